@@ -1,0 +1,38 @@
+"""Collectives for Python on clusters: your MPI communicator, with collectives that know the machine."""
+
+from hpccoll._version import __version__ as __version__
+from hpccoll.communicator import (
+    CartCommunicator,
+    Communicator,
+    DistgraphCommunicator,
+    GraphCommunicator,
+)
+from hpccoll.errors import (
+    AbortedError,
+    CollectiveTimeoutError,
+    HpccollError,
+    MismatchError,
+    PeerLostError,
+    ResourceError,
+    TopologyError,
+    UsageError,
+    UsageTypeError,
+)
+from hpccoll.ops import AVG
+
+__all__ = [
+    "AVG",
+    "AbortedError",
+    "CartCommunicator",
+    "CollectiveTimeoutError",
+    "Communicator",
+    "DistgraphCommunicator",
+    "GraphCommunicator",
+    "HpccollError",
+    "MismatchError",
+    "PeerLostError",
+    "ResourceError",
+    "TopologyError",
+    "UsageError",
+    "UsageTypeError",
+]

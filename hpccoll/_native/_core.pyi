@@ -1,0 +1,26 @@
+from typing import Any, ClassVar, SupportsFloat, SupportsIndex
+
+import numpy as np
+
+class NativeFlags:
+    native: ClassVar[bool]
+    def __init__(self, buffer: memoryview | np.ndarray[Any, Any], spin_us: float) -> None: ...
+    def __len__(self) -> int: ...
+    def load(self, index: SupportsIndex, /) -> int: ...
+    def store(self, index: SupportsIndex, value: SupportsIndex, /) -> None: ...
+    def store_first(self, index: SupportsIndex, value: SupportsIndex, /) -> int: ...
+    def reached(
+        self, first: SupportsIndex, count: SupportsIndex, stride: SupportsIndex, value: SupportsIndex, /
+    ) -> bool: ...
+    def first_below(
+        self, first: SupportsIndex, count: SupportsIndex, stride: SupportsIndex, value: SupportsIndex, /
+    ) -> int: ...
+    def wait_reached(
+        self,
+        first: SupportsIndex,
+        count: SupportsIndex,
+        stride: SupportsIndex,
+        value: SupportsIndex,
+        timeout_s: SupportsFloat,
+        /,
+    ) -> bool: ...

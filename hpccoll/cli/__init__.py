@@ -1,0 +1,38 @@
+"""The command `hpccoll`: each subcommand is a module with NAME, HELP, configure(parser) and run(args)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from hpccoll._version import __version__
+from hpccoll.errors import HpccollError, UsageError
+
+COMMANDS = ("bench", "plan", "topo")
+GOOD, WRONG, MISUSE = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand.  Exit status: 0 good, 1 found wrong, 2 misuse.
+
+    A failure on one rank of several ends the whole job, so that no other rank waits for it.
+    """
+    parser = argparse.ArgumentParser(prog="hpccoll", description=__doc__.split(":")[0] + ".")
+    parser.add_argument("--version", action="version", version=f"hpccoll {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in COMMANDS:
+        module = import_module(f"hpccoll.cli.{name}")
+        sub = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
+        module.configure(sub)
+        sub.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except UsageError as error:
+        print(f"hpccoll {args.command}: {error}", file=sys.stderr)
+        return MISUSE
+    except HpccollError as error:
+        print(f"hpccoll {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
+        return WRONG

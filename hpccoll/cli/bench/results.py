@@ -1,0 +1,100 @@
+"""What was measured: a row has an out-of-place and an in-place half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hpccoll.cli.bench.operations import Operation
+from hpccoll.cli.bench.timing import Spread
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a row is about.  `redop` is None for collectives that only move; `root` -1 where there is none."""
+
+    operation: Operation
+    datatype: str
+    redop: str | None
+    root: int
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Half:
+    """Out of place or in place: times over the ranks as -a says, wrong elements of all ranks.
+
+    `wrong` is None where nothing was checked; `rounds_us`: the time of each round of --compare.
+    """
+
+    time_us: float
+    cpu_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+    spread: Spread | None = None
+    rounds_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Bytes that a plan moves by its cost model: inside a node, and out of one, the most of any node."""
+
+    node_bytes: int
+    network_bytes: int
+
+    def network_gbs(self, half: Half | None) -> float | None:
+        """What left a node a second, in 1e9 bytes; None where nothing did."""
+        if half is None or half.time_us <= 0.0 or self.network_bytes == 0:
+            return None
+        return self.network_bytes / 1e9 / (half.time_us * 1e-6)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    `algorithm` is the plan that was taken; `selected` says that it is the one selection takes; `crossing` is
+    None where the plan is unknown (MPI's own call).
+    """
+
+    case: Case
+    out_of_place: Half | None
+    in_place: Half | None
+    algorithm: str
+    selected: bool
+    crossing: Crossing | None
+
+    @property
+    def halves(self) -> tuple[Half, ...]:
+        """Those that were measured."""
+        return tuple(half for half in (self.out_of_place, self.in_place) if half is not None)
+
+
+@dataclass
+class Outcome:
+    """All rows, and what was found besides."""
+
+    rows: list[Row] = field(default_factory=list)
+    out_of_bounds: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements of all rows."""
+        return sum(half.wrong or 0 for row in self.rows for half in row.halves)
+
+    def busbw(self, algorithm: str | None = None) -> float:
+        """The average over all sizes and both halves, or those of one algorithm; 0 without any."""
+        found = [
+            half.busbw
+            for row in self.rows
+            if algorithm is None or row.algorithm.partition("(")[0] == algorithm
+            for half in row.halves
+        ]
+        return sum(found) / len(found) if found else 0.0
+
+    def is_good(self, min_bandwidth: float | None) -> bool:
+        """Nothing wrong, nothing out of bounds, no error, and at least 0.9 of the bandwidth asked for."""
+        fast = min_bandwidth is None or self.busbw() >= 0.9 * min_bandwidth
+        return fast and not self.wrong and not self.out_of_bounds and not self.errors

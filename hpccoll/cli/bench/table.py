@@ -1,0 +1,200 @@
+"""The table of nccl-tests, to the column, with the plan in a last column of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hpccoll.cli.bench.options import AVERAGES, Options
+from hpccoll.cli.bench.results import Half, Outcome, Row
+from hpccoll.cli.bench.timing import BARRIER_TIMED, BARRIER_UNTIMED
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+_LEADING = "# %10s  %12s  %8s  %6s  %6s"
+_HALF = "  %7s  %6s  %6s  %6s"
+_SPREAD = "  %7s  %7s  %7s  %7s"
+_LEVELS = "  %12s  %12s  %6s  %6s"
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """One rank's line of the header."""
+
+    rank: int
+    pid: int
+    host: str
+    node: int
+    local_rank: int
+    processor: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the header says of the run."""
+
+    version: str
+    mpi4py: str
+    mpi_library: str
+    layout: str
+    node_count: int
+    max_bytes: int  # smaller than asked for where memory does not suffice
+    ranks: tuple[RankFacts, ...]
+
+    @property
+    def is_two_level(self) -> bool:
+        """Several nodes, one of them of several ranks."""
+        return 1 < self.node_count < len(self.ranks)
+
+
+def number(value: float, width: int) -> str:
+    """A number in so many characters: two, one or no decimals, else by exponent."""
+    for decimals in (2, 1, 0):
+        text = f"{value:{width}.{decimals}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"
+
+
+def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
+    """What comes before the table."""
+    step = (options.step_factor, "factor") if options.step_factor else (options.step_bytes, "bytes")
+    yield f"# hpccoll version {facts.version} mpi4py={facts.mpi4py} mpi-library={facts.mpi_library}"
+    yield f"# Collective test starting: hpccoll bench {options.operation.name}"
+    yield (
+        f"# nThread 1 nGpus 0 minBytes {options.min_bytes} maxBytes {facts.max_bytes} step: {step[0]}({step[1]}) "
+        f"warmup iters: {options.warmup} iters: {options.iterations} agg iters: {options.calls} "
+        f"validation: {options.check} graph: 0 unalign: {options.unalign}"
+    )
+    yield from _blocking_lines(options)
+    if options.per_iteration:
+        skipped = f"; summary skips first {options.skip} iterations" if options.skip else ""
+        yield f"# Per-Iteration Report: i_* uses each iteration's slowest rank{skipped}"
+    default = "" if options.average == 1 else "; the default of nccl-tests is -a 1"
+    yield f"# Time: {AVERAGES[options.average]} (-a {options.average}{default})"
+    if facts.is_two_level:
+        factor = options.operation.factor(len(facts.ranks))
+        yield (
+            f"# busbw: flat-equivalent, algbw x {factor:g} whatever the plan; "
+            "--per-level counts what crosses each level"
+        )
+    if options.compare:
+        yield "# Compared: the plans in turn, in rounds; * is the one that selection takes, mpi is MPI's own call"
+    yield "#"
+    yield f"# Using ranks on layout {facts.layout}"
+    for one in facts.ranks:
+        yield (
+            f"#  Rank {one.rank:2d} Group  0 Pid {one.pid:6d} on {one.host:>10s} node {one.node:2d} "
+            f"local rank {one.local_rank:2d} [cpu] {one.processor}"
+        )
+    if facts.max_bytes < options.max_bytes:
+        yield "#"
+        yield f"# Reducing maxBytes to {facts.max_bytes} due to memory limitation"
+
+
+def _blocking_lines(options: Options) -> Iterator[str]:
+    if options.blocking == BARRIER_TIMED:
+        yield "# Blocking Enabled: barrier after each call, inside the time"
+    if options.blocking == BARRIER_UNTIMED:
+        yield "# Blocking Enabled: barrier after each iteration; time excludes barrier"
+
+
+def column_lines(options: Options) -> Iterator[str]:
+    """The three lines above the rows."""
+    time = "cputime" if options.cpu_time else "time"
+    spread = options.per_iteration
+    yield "#"
+    if spread:
+        halves = "              out-of-place (+ per-iteration)" + " " * 32 + "in-place (+ per-iteration)"
+    else:
+        halves = "           out-of-place                       in-place"
+    yield _LEADING % (("",) * 5) + halves
+    names = (time, "algbw", "busbw", "#wrong"), ("i_min", "i_max", "i_p99", "i_cv%")
+    units = ("(us)", "(GB/s)", "(GB/s)", ""), ("(us)", "(us)", "(us)", "(%)")
+    yield (
+        _LEADING % ("size", "count", "type", "redop", "root")
+        + 2 * _heading(*names, spread)
+        + ("%21s" % "timestamp" if options.timestamps else "")
+        + (_LEVELS % ("in node", "out of node", "netbw", "%link") if options.per_level else "")
+        + "  algorithm"
+    )
+    yield (
+        _LEADING % ("(B)", "(elements)", "", "", "")
+        + 2 * _heading(*units, spread)
+        + ("%21s" % TIME_FORMAT if options.timestamps else "")
+        + (_LEVELS % ("(B)", "(B)", "(GB/s)", "(%)") if options.per_level else "")
+    ).rstrip()
+
+
+def _heading(half: tuple[str, ...], spread: tuple[str, ...], with_spread: bool) -> str:
+    return _HALF % half + (_SPREAD % spread if with_spread else "")
+
+
+def row_line(row: Row, options: Options, now: str) -> str:
+    """One row; `now` is for the timestamp."""
+    case = row.case
+    parts = [
+        "%12i  %12i  %8s  %6s  %6i" % (case.nbytes, case.count, case.datatype, case.redop or "none", case.root),
+        _half(row.out_of_place, options),
+        _half(row.in_place, options),
+    ]
+    if options.timestamps:
+        parts.append(f"{now:>21s}")
+    if options.per_level:
+        parts.append(_levels(row, options.link_gbs))
+    mark = " *" if options.compare and row.selected else ""
+    return "".join(parts) + f"  {row.algorithm}{mark}"
+
+
+def _half(half: Half | None, options: Options) -> str:
+    if half is None:
+        return _HALF % (("N/A",) * 4) + (_SPREAD % (("N/A",) * 4) if options.per_iteration else "")
+    time_us = half.cpu_us if options.cpu_time else half.time_us
+    wrong = "N/A" if half.wrong is None else f"{half.wrong:6g}"
+    text = _HALF % (number(time_us, 7), number(half.algbw, 6), number(half.busbw, 6), wrong)
+    if half.spread is not None:
+        one = half.spread
+        text += _SPREAD % tuple(number(value, 7) for value in (one.min_us, one.max_us, one.p99_us, one.cv_pct))
+    return text
+
+
+def _levels(row: Row, link_gbs: float | None) -> str:
+    if row.crossing is None:
+        return _LEVELS % (("n/a",) * 4)
+    gbs = row.crossing.network_gbs(row.out_of_place)
+    return _LEVELS % (
+        row.crossing.node_bytes,
+        row.crossing.network_bytes,
+        "n/a" if gbs is None else number(gbs, 6),
+        "n/a" if gbs is None or link_gbs is None else number(100 * gbs / link_gbs, 6),
+    )
+
+
+def footer_lines(outcome: Outcome, options: Options, algorithms: Sequence[str]) -> Iterator[str]:
+    """What comes after the rows; `algorithms` are those compared."""
+    bad = outcome.out_of_bounds
+    yield _footer("Out of bounds values", f"{bad} {'FAILED' if bad else 'OK'}")
+    if outcome.wrong:
+        yield _footer("Wrong elements", f"{outcome.wrong} FAILED")
+    wanted, found = options.min_bandwidth, outcome.busbw()
+    verdict = "" if wanted is None else "FAILED" if found < 0.9 * wanted else "OK"
+    yield _footer("Avg bus bandwidth", f"{found:g} {verdict}")
+    for name in algorithms:
+        yield _footer(f"  {name}", f"{outcome.busbw(name):g}")
+    for error in outcome.errors:
+        yield f"# error: {error}"
+    yield "#"
+    yield f"# Collective test concluded: hpccoll bench {options.operation.name}"
+
+
+def _footer(what: str, value: str) -> str:
+    return f"# {what:<20s} : {value}".rstrip()
+
+
+def memory_line(buffer_bytes: int, resident_bytes: int) -> str:
+    """The line of -M: the most of any rank."""
+    text = f"buffers {_mebibytes(buffer_bytes)} | process at its peak {_mebibytes(resident_bytes)}"
+    return _footer("Memory usage", text + " (most of any rank)")
+
+
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,113 @@
+"""Settings: one frozen dataclass; each field is also the environment variable HPCCOLL_<FIELD>.
+
+A keyword of `Communicator` wins over the environment, the environment over the default.  Every rank of a
+communicator must have the same values: they are compared when the communicator is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hpccoll.errors import UsageError
+
+PREFIX = "HPCCOLL_"
+CHECKS = ("on", "off")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one communicator."""
+
+    layout: str = ""
+    """Virtual nodes for the ranks of COMM_WORLD: "2+2", "3+1", "4x8", "cyclic:2+2".  Unset: the real ones."""
+
+    algorithm: str = ""
+    """Plans to take: "ring" for every collective that has it, or "allreduce:ring,broadcast:chain".
+    Unset: chosen by size and layout."""
+
+    timeout_s: float = 300.0
+    """Seconds (above 0) that a collective may take before CollectiveTimeoutError."""
+
+    init_timeout_s: float = 120.0
+    """Seconds (above 0) that the first use of a communicator may take to find all its ranks."""
+
+    checks: str = "on"
+    """"on": before data moves all ranks agree that they call the same.  "off": no such check for
+    messages above `small_bytes`; ranks that call different things then hang until the deadline or
+    get a wrong result."""
+
+    small_bytes: int = 4096
+    """Largest payload, in bytes (0 to 65536), that travels with the agreement check; 0 turns that off."""
+
+    segment_bytes: int = 256 * 1024
+    """Longest message between two ranks, in bytes (at least 64)."""
+
+    chunk_bytes: int = 1024 * 1024
+    """Smallest part of a buffer, in bytes, that a two-level plan pipelines."""
+
+    staging_bytes: int = 512 * 1024
+    """Shared memory of each rank, in bytes (at least 4096), through which a node's ranks exchange long
+    messages; two halves of it are in use in turn."""
+
+    shm_dir: str = "/dev/shm"
+    """Directory of the shared-memory files; a tmpfs."""
+
+    native: bool = True
+    """Use the C extension where it is built; 0 takes the fallback."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("timeout_s", 1e-3, 1e9),
+            ("init_timeout_s", 1e-3, 1e9),
+            ("small_bytes", 0, 65536),
+            ("segment_bytes", 64, 2**30),
+            ("chunk_bytes", 64, 2**40),
+            ("staging_bytes", 4096, 2**30),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value!r}: must be from {low:g} to {high:g}")
+        if self.checks not in CHECKS:
+            raise UsageError(f"checks is {self.checks!r}: must be one of {', '.join(CHECKS)}")
+
+    def digest(self) -> str:
+        """The values that all ranks must share, as text."""
+        return repr(self)
+
+
+def load(options: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """The settings from keywords and the environment.
+
+    Raises: UsageError for an unknown keyword or a value of the wrong kind, naming both.
+    """
+    options = options or {}
+    environ = os.environ if environ is None else environ
+    known = {field.name: field for field in fields(Config)}
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise UsageError(f"unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+    values: dict[str, Any] = {}
+    for name, field in known.items():
+        if options.get(name) is not None:
+            values[name] = _convert(name, options[name], field.type)
+        elif environ.get(PREFIX + name.upper(), "") != "":
+            values[name] = _convert(PREFIX + name.upper(), environ[PREFIX + name.upper()], field.type)
+    return Config(**values)
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    kind = kind if isinstance(kind, str) else kind.__name__
+    try:
+        if kind == "bool":
+            return _boolean(value)
+        return {"int": int, "float": float, "str": str}[kind](value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} is {value!r}: not a {kind}") from None
+
+
+def _boolean(value: Any) -> bool:
+    words = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
+    return words[str(value).lower()] if str(value).lower() in words else bool(int(value))

@@ -1,0 +1,79 @@
+"""Every error that hpccoll raises of its own.
+
+::
+
+    HpccollError                     .collective .sequence .group .rank .suspects
+    ├── UsageError(ValueError)       your call is wrong; nothing moved; the communicator stays usable
+    │   └── UsageTypeError(TypeError)    the same, for a wrong kind of object, dtype or operator
+    ├── MismatchError                ranks called different things; names the ranks on each side and the field
+    ├── PeerLostError                a rank died or left; names it
+    ├── CollectiveTimeoutError(TimeoutError)   names who has not arrived and at which step
+    ├── AbortedError                 another rank failed first; carries its reason
+    ├── TopologyError                the machine is not what was asked for
+    └── ResourceError(OSError)       shared memory, descriptors, device memory: wanted, free, what to do
+
+What to do next: after `UsageError` and `MismatchError` no data has moved and the communicator is as
+before.  After any other error the communicator is broken: every later call on it raises
+`AbortedError` with the first error as its cause; close it and make another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HpccollError(Exception):
+    """Base of all; the context is there when it is known, else None (or empty)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        collective: str | None = None,
+        sequence: int | None = None,
+        group: str | None = None,
+        rank: int | None = None,
+        suspects: Sequence[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.collective = collective
+        self.sequence = sequence
+        self.group = group
+        self.rank = rank
+        self.suspects = tuple(suspects)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(HpccollError, ValueError):
+    """The call is wrong on at least one rank.  Nothing moved; the communicator stays usable."""
+
+
+class UsageTypeError(UsageError, TypeError):
+    """The call is wrong because of the kind of an object, a dtype or an operator."""
+
+
+class MismatchError(HpccollError):
+    """The ranks called different things.  Nothing moved; the communicator stays usable."""
+
+
+class PeerLostError(HpccollError):
+    """A rank died or left."""
+
+
+class CollectiveTimeoutError(HpccollError, TimeoutError):
+    """A wait passed its deadline."""
+
+
+class AbortedError(HpccollError):
+    """Another rank, or an earlier call on this rank, failed first."""
+
+
+class TopologyError(HpccollError):
+    """The machine is not what was asked for."""
+
+
+class ResourceError(HpccollError, OSError):
+    """A resource of the machine is missing: the message has the amount wanted, the amount free and what to do."""

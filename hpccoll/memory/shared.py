@@ -1,0 +1,90 @@
+"""One segment for every node of a communicator, opened by all ranks together.
+
+The first rank of each node creates it and tells the path; when all ranks of all nodes have attached, it is
+unlinked.  A failure anywhere is an error everywhere, so that no rank goes on without memory that others
+count on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.errors import HpccollError, ResourceError
+from hpccoll.memory.segments import Segment, attach_segment, create_segment
+from hpccoll.topology.layout import Layout
+
+_RECORD_BYTES = 512
+_FINE, _FAILED = 0, 1
+
+
+def open_shared(
+    private: MPI.Intracomm, layout: Layout, nbytes: int, directory: str, purpose: str
+) -> Generator[None, None, Segment | None]:
+    """A segment that this rank shares with its node; None on a node of one rank.
+
+    Collective over `private`; yields where it would wait.  `nbytes` is the size for this rank's node.
+
+    Raises: ResourceError on every rank when any could not create or attach its node's segment.
+    """
+    rank = private.rank
+    leader = layout.leader(layout.node(rank))
+    alone = layout.local_size(rank) == 1
+    segment: Segment | None = None
+    own = b""
+    failed = False
+    if rank == leader and not alone:
+        try:
+            segment = create_segment(nbytes, directory=directory, purpose=purpose)
+            own = segment.path.encode()
+        except HpccollError as error:
+            own, failed = str(error).encode(), True
+    try:
+        records = yield from _exchange(private, own, failed)
+        problem = _first_failure(records)
+        if problem is None and rank != leader:
+            try:
+                segment = attach_segment(records[leader][1].decode(), nbytes)
+            except HpccollError as error:
+                own, failed = str(error).encode(), True
+        records = yield from _exchange(private, own if failed else b"", failed)
+        problem = problem or _first_failure(records)
+    finally:
+        if segment is not None and rank == leader:
+            segment.unlink()
+    if problem is not None:
+        if segment is not None:
+            segment.close()
+        raise ResourceError(f"rank {problem[0]}: {problem[1]}", rank=rank, suspects=(problem[0],))
+    return segment
+
+
+def _exchange(
+    private: MPI.Intracomm, text: bytes, failed: bool
+) -> Generator[None, None, list[tuple[bool, bytes]]]:
+    """Every rank's text and whether it failed, in rank order."""
+    text = text[: _RECORD_BYTES - 3]
+    record = np.zeros(_RECORD_BYTES, np.uint8)
+    record[0] = _FAILED if failed else _FINE
+    record[1:3] = np.frombuffer(len(text).to_bytes(2, "little"), np.uint8)
+    record[3 : 3 + len(text)] = np.frombuffer(text, np.uint8)
+    records = np.zeros((private.size, _RECORD_BYTES), np.uint8)
+    request = private.Iallgather(record, records)
+    while not request.Test():
+        yield
+    return [_unpacked(row) for row in records]
+
+
+def _unpacked(row: np.ndarray[Any, np.dtype[np.uint8]]) -> tuple[bool, bytes]:
+    length = int.from_bytes(row[1:3].tobytes(), "little")
+    return bool(row[0] == _FAILED), row[3 : 3 + length].tobytes()
+
+
+def _first_failure(records: list[tuple[bool, bytes]]) -> tuple[int, str] | None:
+    for rank, (failed, text) in enumerate(records):
+        if failed:
+            return rank, text.decode(errors="replace")
+    return None

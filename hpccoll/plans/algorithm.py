@@ -1,0 +1,51 @@
+"""The interface of an algorithm: how the members of one group do a step with messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hpccoll.plans.program import Builder
+from hpccoll.plans.spans import Region
+from hpccoll.plans.steps import Kind
+
+
+class Edge(NamedTuple):
+    """What one member sends to another in a whole step, in elements; members by their index in the group."""
+
+    source: int
+    target: int
+    elements: int
+
+
+class Rounds(NamedTuple):
+    """The longest chain of messages: how many, and how many of them wait for a whole segment to arrive."""
+
+    messages: int
+    fills: int
+
+
+class Algorithm(ABC):
+    """One way to do a step.  `members` are world ranks, `me` and `root` indices into them."""
+
+    name: str
+    kinds: frozenset[Kind]
+    ordered = False  # operands are combined in the order of the members
+
+    @abstractmethod
+    def lower(
+        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+    ) -> None:
+        """Write the operations of member `me`."""
+
+    @abstractmethod
+    def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:
+        """What is sent in the whole step; `lengths` are the elements of each member's region.
+
+        For kinds with one region for all, `lengths` is that region split evenly over the members.
+        """
+
+    @abstractmethod
+    def rounds(self, kind: Kind, count: int) -> Rounds:
+        """The chain of messages in a group of `count` members."""

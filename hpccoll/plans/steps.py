@@ -1,0 +1,92 @@
+"""Steps and plans: the whole of one collective, for every rank, as data.
+
+A step is one action of the groups of one family, each group on regions of its own.  What a step's
+kind does to a member's elements (its region is `regions[group][member]` where the kind has a region
+for each member, else `regions[group][0]`):
+
+    kind            before                          after
+    ALLREDUCE       all members: the region         all members: combined over the members
+    REDUCE          all members: the region         the root: combined;  others: undefined
+    BROADCAST       the root: the region            all members: the root's
+    REDUCE_SCATTER  all members: all regions        each member: its own region, combined
+    ALLGATHER       each member: its own region     all members: all regions
+    GATHER          each member: its own region     the root: all regions
+    SCATTER         the root: all regions           each member: its own region
+
+`algorithm` says how: NATIVE leaves it to the group's transport (shared memory, NCCL, MPI's own
+collective), any other name is lowered to send, receive and combine operations (ring.py, tree.py,
+recursive_doubling.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hpccoll.plans.collective import Collective
+from hpccoll.plans.spans import Region, length, union
+from hpccoll.topology.layout import Layout
+
+NATIVE = "native"
+
+
+class Kind(Enum):
+    """What the members of a group do together."""
+
+    ALLREDUCE = "allreduce"
+    REDUCE = "reduce"
+    BROADCAST = "broadcast"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALLGATHER = "allgather"
+    GATHER = "gather"
+    SCATTER = "scatter"
+
+    @property
+    def by_member(self) -> bool:
+        """Every member has a region of its own."""
+        return self in (Kind.REDUCE_SCATTER, Kind.ALLGATHER, Kind.GATHER, Kind.SCATTER)
+
+    @property
+    def reduces(self) -> bool:
+        return self in (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action of every group of a family; ranks in no group do nothing."""
+
+    kind: Kind
+    family: str
+    groups: tuple[tuple[int, ...], ...]
+    regions: tuple[tuple[Region, ...], ...]
+    roots: tuple[int, ...] = ()  # index of the root among the members, a number for each group
+    algorithm: str = NATIVE
+    after: tuple[int, ...] = ()  # indices of the steps that hand over elements to this one
+    chunk: int = 0
+
+    def elements(self, group: int) -> int:
+        """Elements of the index space that one group acts on."""
+        return length(union(self.regions[group]))
+
+    def group_of(self, rank: int) -> int | None:
+        """Index of the group that a rank is a member of."""
+        for index, members in enumerate(self.groups):
+            if rank in members:
+                return index
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An immutable list of steps.  `segment` is the longest message of a lowered step, in elements."""
+
+    name: str
+    collective: Collective
+    layout: Layout
+    steps: tuple[Step, ...]
+    segment: int
+    chunks: int = 1
+    ordered: bool = False  # operands are combined in ascending rank order
+
+    def key(self) -> tuple[str, int, int]:
+        return (self.name, self.segment, self.chunks)

@@ -1,0 +1,1 @@
+"""Carrying plans out: the resumable executor, the agreement check, waits and requests."""

@@ -1,0 +1,119 @@
+"""What a rank calls, in 48 bytes, and the words for how calls differ.
+
+    sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory 1 | refused 1 | 6 unused
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpccoll.errors import HpccollError, MismatchError, UsageError, UsageTypeError
+from hpccoll.ops import NAMES as OPERATORS
+from hpccoll.plans.collective import NAMES as COLLECTIVES
+from hpccoll.topology.notation import format_ranks
+
+_FORMAT = struct.Struct("<q16sqihhBB6x")
+FINGERPRINT_BYTES = _FORMAT.size
+REFUSED_BYTE = 41
+HOST = 0
+ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """One rank's call.  `refused` says that its arguments were wrong, and of which kind the error is."""
+
+    sequence: int
+    dtype: bytes
+    count: int
+    root: int
+    collective: str
+    operator: int
+    memory: int = HOST
+    refused: int = ACCEPTED
+
+    def pack(self) -> bytes:
+        return _FORMAT.pack(
+            self.sequence,
+            self.dtype,
+            self.count,
+            self.root,
+            COLLECTIVES.index(self.collective),
+            self.operator,
+            self.memory,
+            self.refused,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Fingerprint:
+        sequence, dtype, count, root, collective, operator, memory, refused = _FORMAT.unpack(data)
+        return cls(
+            sequence, dtype.rstrip(b"\0"), count, root, COLLECTIVES[collective], operator, memory, refused
+        )
+
+    def fields(self) -> dict[str, str]:
+        """The fields that must be equal on all ranks, in words."""
+        return {
+            "collective": self.collective,
+            "sequence number": str(self.sequence),
+            "dtype": self.dtype.decode(errors="replace"),
+            "count": str(self.count),
+            "operator": OPERATORS.get(self.operator, str(self.operator)),
+            "root": str(self.root),
+            "memory": str(self.memory),
+        }
+
+
+@dataclass(frozen=True)
+class Called:
+    """Ranks that called the same: their packed fingerprint, and what they said if it was refused."""
+
+    ranks: tuple[int, ...]
+    call: bytes
+    text: str = ""
+
+
+def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError:
+    """The error for ranks whose calls differ or were refused; `rank` is this one, of `total`."""
+    found = [(one, Fingerprint.unpack(one.call)) for one in calls]
+    refusing = [(one, call) for one, call in found if call.refused]
+    if refusing:
+        kind = UsageTypeError if refusing[0][1].refused == REFUSED_TYPE else UsageError
+        said = "; ".join(f"{format_ranks(one.ranks)}: {one.text}" for one, _ in refusing[:4])
+        return kind(
+            f"{said} (nothing was moved on any rank)",
+            collective=refusing[0][1].collective,
+            sequence=refusing[0][1].sequence,
+            rank=rank,
+            suspects=[member for one, _ in refusing for member in one.ranks],
+        )
+    sides = [_sides(found, name) for name in found[0][1].fields()]
+    fewest = min(_sides_by_call(found), key=len)
+    own = next((call for one, call in found if rank in one.ranks), found[0][1])
+    return MismatchError(
+        f"the ranks call different things (nothing was moved): {'; '.join(side for side in sides if side)}",
+        collective=own.collective,
+        sequence=own.sequence,
+        rank=rank,
+        suspects=fewest if 2 * len(fewest) < total else (),
+    )
+
+
+def _sides(found: Sequence[tuple[Called, Fingerprint]], name: str) -> str:
+    """Who has which value of a field; empty when all have the same."""
+    by_value: dict[str, list[int]] = defaultdict(list)
+    for one, call in found:
+        by_value[call.fields()[name]] += one.ranks
+    if len(by_value) == 1:
+        return ""
+    return f"{name}: " + ", ".join(f"{value} on {format_ranks(who)}" for value, who in by_value.items())
+
+
+def _sides_by_call(found: Sequence[tuple[Called, Fingerprint]]) -> list[list[int]]:
+    by_call: dict[bytes, list[int]] = defaultdict(list)
+    for one, _ in found:
+        by_call[one.call] += one.ranks
+    return [sorted(ranks) for ranks in by_call.values()]
