@@ -1,8 +1,9 @@
 """What the caller passed, as one run of elements; all checks of a single buffer.
 
-Arrays of any strides are taken by index: the elements travel in C order, whatever the memory order, and results
-land at the same index.  Where blocks of several ranks lie one after the other (all-gather, reduce-scatter)
-and the receive buffer is Fortran-ordered, they lie along its memory, that is along the last axis.
+Arrays of any strides are taken by index: the elements travel in C order, whatever the memory order, and
+results land at the same index.  Where blocks of several ranks lie one after the other (all-gather,
+reduce-scatter) and the receive buffer is Fortran-ordered, they lie along its memory, that is along
+the last axis.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def target(spec: Any, what: str, *, order: str = "C", fill: bool = False) -> Buf
 
 
 def memory_order(spec: Any) -> str:
-    """"F" when blocks of several ranks lie along the memory of a Fortran-ordered array, else "C"."""
+    """Returns "F" when blocks of several ranks lie along the memory of a Fortran-ordered array, else "C"."""
     flags = getattr(spec, "flags", None)
     fortran = getattr(flags, "f_contiguous", False) and not getattr(flags, "c_contiguous", True)
     return "F" if fortran else "C"
@@ -87,7 +88,7 @@ def check_apart(send: Buffer, receive: Buffer) -> bool:
     if one.ctypes.data == other.ctypes.data and one.strides == other.strides and one.shape == other.shape:
         return True
     try:
-        overlap = np.shares_memory(one, other, max_work=100_000)
+        overlap = np.shares_memory(one, other, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         overlap = True
     if overlap:
@@ -137,7 +138,9 @@ def _array(spec: Any, what: str, dtype: np.dtype[Any] | None) -> Array:
 def _from_list(spec: list[Any] | tuple[Any, ...], what: str) -> Array:
     """mpi4py's [buf, count], [buf, type], [buf, count, type] with a predefined type."""
     if not spec or len(spec) > 3:
-        raise UsageTypeError(f"{what} is {spec!r}: must be an array, [buf, count], [buf, type] or [buf, count, type]")
+        raise UsageTypeError(
+            f"{what} is {spec!r}: must be an array, [buf, count], [buf, type] or [buf, count, type]"
+        )
     array = _array(spec[0], what, None)
     kind = next((part for part in spec[1:] if isinstance(part, (MPI.Datatype, str))), None)
     counts = [part for part in spec[1:] if part is not kind]
@@ -172,7 +175,9 @@ def _numpy_dtype(kind: MPI.Datatype | str, what: str) -> np.dtype[Any]:
             raise ValueError("derived")
         return mpi_dtypes.to_numpy_dtype(datatype)
     except (ValueError, KeyError, MPI.Exception):
-        raise UsageTypeError(f"{what} has type {kind!r}: must be a predefined MPI type that NumPy has") from None
+        raise UsageTypeError(
+            f"{what} has type {kind!r}: must be a predefined MPI type that NumPy has"
+        ) from None
 
 
 def _shown(array: Array) -> str:

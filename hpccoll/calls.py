@@ -42,16 +42,19 @@ class Call:
 
 
 def barrier() -> Call:
+    """Nothing to move."""
     return Call("barrier", 0, BYTE, np.empty(0, BYTE), None)
 
 
 def allreduce(sendbuf: Any, recvbuf: Any, op: Operator) -> Call:
+    """Elements of this rank, and where the combined ones go."""
     give, take = _pair(sendbuf, recvbuf)
     _same_count(give, take)
     return Call("allreduce", take.count, take.dtype, give, take, arithmetic=arithmetic(op, take.dtype))
 
 
 def reduce(sendbuf: Any, recvbuf: Any, op: Operator, root: int, rank: int, size: int) -> Call:
+    """As `allreduce`; only the root takes."""
     _check_root(root, size)
     if rank == root:
         call = allreduce(sendbuf, recvbuf, op)
@@ -65,16 +68,17 @@ def reduce(sendbuf: Any, recvbuf: Any, op: Operator, root: int, rank: int, size:
 
 
 def broadcast(buf: Any, root: int, rank: int, size: int) -> Call:
+    """The root gives its elements, which are already where they should be; the others take."""
     _check_root(root, size)
     if rank == root:
         send = source(buf, "buf")
-        # The root's own elements are where they should be: it gives them and takes nothing back.
-        return Call("broadcast", send.count, send.dtype, send.flat, send, root)
+        return Call("broadcast", send.count, send.dtype, send.flat, None, root)
     take = target(buf, "buf")
     return Call("broadcast", take.count, take.dtype, take.flat[:0], take, root)
 
 
 def allgather(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Call:
+    """Every rank gives a block and takes all of them."""
     order = memory_order(recvbuf)
     if _in_place(sendbuf):
         take = target(recvbuf, "recvbuf", order=order, fill=True)
@@ -93,6 +97,7 @@ def allgather(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Call:
 
 
 def reduce_scatter_block(sendbuf: Any, recvbuf: Any, op: Operator, size: int) -> Call:
+    """Every rank gives elements for all and takes its own block, combined."""
     order = memory_order(recvbuf)
     if _in_place(sendbuf):
         take = target(recvbuf, "recvbuf", order=order, fill=True)
@@ -100,12 +105,15 @@ def reduce_scatter_block(sendbuf: Any, recvbuf: Any, op: Operator, size: int) ->
         rule = arithmetic(op, take.dtype)
         # The result goes to the first block of the buffer that is the input: through a copy.
         first = Buffer(take.flat[:count], take.owner, order, take.packed)
-        return Call("reduce_scatter", count, take.dtype, take.flat, _FirstBlock(first, take), arithmetic=rule)
+        first_block = _FirstBlock(first, take)
+        return Call("reduce_scatter", count, take.dtype, take.flat, first_block, arithmetic=rule)
     take = target(recvbuf, "recvbuf", order=order)
     send = source(sendbuf, "sendbuf", dtype=take.dtype, order=order)
     _same_dtype(send, take)
     if send.count != size * take.count:
-        raise UsageError(f"sendbuf holds {send.count} elements: must be {size} ranks x {take.count} of recvbuf")
+        raise UsageError(
+            f"sendbuf holds {send.count} elements: must be {size} ranks x {take.count} of recvbuf"
+        )
     if check_apart(send, take) and size > 1:
         raise UsageError("sendbuf and recvbuf are the same memory; pass MPI.IN_PLACE")
     rule = arithmetic(op, take.dtype)

@@ -62,6 +62,7 @@ class Collectives(_Intracomm):
             AbortedError: another rank of the node gave up, or the communicator was broken before.
 
         Bytes that leave a node with N nodes: 2 (N-1)/N of the buffer by the two-level plans.
+
         """
         if (rule := self._operator("allreduce", op)) is None:
             return super().Allreduce(sendbuf, recvbuf, cast(MPI.Op, op))

@@ -39,12 +39,13 @@ class _Ours(Collectives):
         Raises:
             UsageTypeError: `comm` is no intracommunicator, or an intercommunicator.
             UsageError: it is MPI.COMM_NULL or was freed; an option is unknown or wrong.
+
         """
         if isinstance(comm, MPI.Intercomm):
             raise UsageTypeError(
                 "comm is an intercommunicator: only intracommunicators have levels; Merge() makes one"
             )
-        if not isinstance(comm, MPI.Intracomm):
+        if not isinstance(comm, MPI.Comm):
             raise UsageTypeError(f"comm is {comm!r}: must be an mpi4py intracommunicator")
         if comm == MPI.COMM_NULL:
             raise UsageError("comm is MPI.COMM_NULL, or was freed")
@@ -55,7 +56,7 @@ class _Ours(Collectives):
         """One of ours over a communicator that MPI made from this one; MPI.COMM_NULL as it is."""
         if comm == MPI.COMM_NULL:
             return comm  # type: ignore[return-value]
-        made = kind.__new__(kind, comm)  # type: ignore[call-arg]
+        made = kind.__new__(kind, comm)
         made._options = self._options  # type: ignore[attr-defined]
         return made
 
@@ -136,5 +137,3 @@ class GraphCommunicator(_Ours, MPI.Graphcomm):
 
 class DistgraphCommunicator(_Ours, MPI.Distgraphcomm):
     """A distributed graph communicator whose collectives run in levels."""
-
-

@@ -35,7 +35,7 @@ class Config:
     """Seconds (above 0) that the first use of a communicator may take to find all its ranks."""
 
     checks: str = "on"
-    """"on": before data moves all ranks agree that they call the same.  "off": no such check for
+    """With "on", before data moves all ranks agree that they call the same.  "off": no such check for
     messages above `small_bytes`; ranks that call different things then hang until the deadline or
     get a wrong result."""
 
@@ -109,5 +109,9 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
 
 
 def _boolean(value: Any) -> bool:
-    words = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
-    return words[str(value).lower()] if str(value).lower() in words else bool(int(value))
+    word = str(value).lower()
+    if word in ("1", "true", "on", "yes"):
+        return True
+    if word in ("0", "false", "off", "no"):
+        return False
+    raise ValueError(word)

@@ -76,4 +76,4 @@ class TopologyError(HpccollError):
 
 
 class ResourceError(HpccollError, OSError):
-    """A resource of the machine is missing: the message has the amount wanted, the amount free and what to do."""
+    """A resource of the machine is missing: the message has how much was wanted, is free, and what to do."""

@@ -18,7 +18,6 @@ node's, and all combine the nodes' in node order.  Bytes between nodes: N - 1 no
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -29,6 +28,7 @@ from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.segments import Segment
 from hpccoll.runtime.fingerprint import FINGERPRINT_BYTES, REFUSED_BYTE, Called, disagreement
 from hpccoll.runtime.verdict import NodeEntry, merge, pack_calls, pack_entries, unpack_calls, unpack_entries
+from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array, Combine
 from hpccoll.transports.mpi import MpiNetwork
@@ -37,20 +37,17 @@ TEXT_BYTES = 462
 HEAD_BYTES = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text: 512
 LINE = 8  # words in a cache line
 PAGE = 4096
-
-# A wait that the driver may do for us: wait(seconds) returns early when it is over.
-Hint = Callable[[float], object]
-Waits = Generator["Hint | None", None, None]
+ARRIVED, STEP = range(2)  # words in the line of a member
 
 
 @dataclass(frozen=True)
 class SegmentLayout:
     """Where things are in a node's control segment; `members` ranks, payloads of at most so many bytes.
 
-        words       0: abort flag;  a line each: ARRIVED of every member, VERDICT
-        abort text  1 page
-        slots       [2][members]  head | payload
-        results     [2]           head | payload of all
+    words       0: abort flag;  a line for every member: ARRIVED, STEP;  a line: VERDICT
+    abort text  1 page
+    slots       [2][members]  head | payload
+    results     [2]           head | payload of all
     """
 
     members: int
@@ -103,7 +100,7 @@ class Payload:
 
 
 class Agreement:
-    """This rank's side of the agreement of one communicator."""
+    """One rank's side of the agreement of one communicator."""
 
     def __init__(
         self,
@@ -126,14 +123,16 @@ class Agreement:
         self._leads = self._me == 0
         self._leaders = layout.groups("LEADERS")[0] if layout.node_count > 1 else (rank,)
         if segment is None:
-            self._memory = np.zeros(shape.total, np.uint8)
-            buffer = memoryview(self._memory).cast("B")
+            self._memory: Array = np.zeros(shape.total, np.uint8)
+            buffer = self._memory.data
         else:
             buffer = segment.buffer
             self._memory = segment.array(np.uint8, 0, shape.total)
         self._buffer = buffer
         spin_us = spin_time_us(layout.local_size(rank))
         self._flags: Flags = open_flags(buffer[: shape.abort_text], native=native, spin_us=spin_us)
+        self._noted = -1
+        self.awaited: int | None = None  # the leader whose word this one waits for
         self._slot = lru_cache(maxsize=None)(self._slot_view)
 
     # --- the check ------------------------------------------------------------------------------
@@ -208,7 +207,9 @@ class Agreement:
             same = same and other == fingerprint and not other[REFUSED_BYTE]
         if same:
             return []
-        return [Called((rank,), *self._said(start)) for rank, start in zip(self._members, starts, strict=True)]
+        return [
+            Called((rank,), *self._said(start)) for rank, start in zip(self._members, starts, strict=True)
+        ]
 
     def _said(self, start: int) -> tuple[bytes, str]:
         call = bytes(self._buffer[start : start + FINGERPRINT_BYTES])
@@ -274,8 +275,10 @@ class Agreement:
             message = np.frombuffer(pack_entries(entries), np.uint8)
             sending = self._network.send(to, message, self._channel)
             receiving = self._network.receive_message(origin, self._channel)
+            self.awaited = origin
             while not receiving.test():
                 yield None
+            self.awaited = None
             entries.update(unpack_entries(receiving.data))
             while not sending.test():
                 yield None
@@ -323,7 +326,23 @@ class Agreement:
     def _result(self, sequence: int) -> int:
         return self._shape.results + sequence % 2 * self._shape.result_bytes
 
-    # --- abort ----------------------------------------------------------------------------------
+    # --- what each rank is doing, and abort ----------------------------------------------------------------------------------
+
+    def note_step(self, step: int) -> None:
+        """Record, for the other ranks' reports, which step of its plan this rank is in."""
+        if step != self._noted:
+            self._noted = step
+            self._flags.store(LINE * (1 + self._me) + STEP, step)
+
+    def where_others_are(self) -> str:
+        """The calls and steps in which the other ranks of this node are, in words."""
+        words = []
+        for member, rank in enumerate(self._members):
+            if member != self._me:
+                line = LINE * (1 + member)
+                call, step = self._flags.load(line) - 1, self._flags.load(line + STEP)
+                words.append(f"; rank {rank} is in call #{call}, step {step}")
+        return "".join(words)
 
     def abort(self, reason: str) -> None:
         """Tell the ranks of this node why the communicator is broken; the first reason stays."""

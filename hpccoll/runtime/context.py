@@ -20,20 +20,23 @@ from hpccoll.errors import (
     CollectiveTimeoutError,
     HpccollError,
     MismatchError,
+    ResourceError,
+    TopologyError,
     UsageError,
     UsageTypeError,
 )
+from hpccoll.memory.flags import open_flags, spin_time_us
 from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import open_shared
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.program import GroupCall
 from hpccoll.plans.select import ONE_SHOT_TOTAL
-from hpccoll.runtime.agreement import Agreement, SegmentLayout, Waits
+from hpccoll.runtime.agreement import Agreement, SegmentLayout
 from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.runtime.fingerprint import REFUSED_TYPE, REFUSED_VALUE, Fingerprint
 from hpccoll.runtime.one_shot import finish_payload, payload_of
 from hpccoll.runtime.planning import Planner
-from hpccoll.runtime.wait import drive
+from hpccoll.runtime.wait import Waits, drive
 from hpccoll.topology.agreement import call_roll, gather
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
@@ -43,6 +46,7 @@ from hpccoll.transports.shm import ShmGroup, staging_layout
 
 # Channels (MPI tags, of which 32767 are sure): the agreement has the first, each call in flight a range.
 AGREEMENT_CHANNEL = 1
+PROGRESS_CHANNEL = 2  # no message has it: asking for one lets MPI move on
 FIRST_CHANNEL = 64
 STEPS_PER_CALL = 64
 CALLS_IN_FLIGHT = 64
@@ -69,13 +73,13 @@ class Context:
             self._staging: Segment | None = None
             self._shm_group: ShmGroup | None = None
             self._scratch: OrderedDict[int, Array] = OrderedDict()
-            self._abandoned: list[object] = []
+            # MPI may still work on the memory of a call that was given up: it stays in here.
+            self._running: list[Execution] = []
             self._broken: HpccollError | None = None
             self._sequence = 0
             self._open_control(deadline)
-        except BaseException:
-            # The duplicate is left behind: freeing it is collective, and ranks may be missing.
-            self._abandoned = [self.private]
+        except (UsageError, MismatchError, TopologyError, ResourceError):
+            self.private.Free()  # these errors come to every rank alike
             raise
 
     # --- calls ----------------------------------------------------------------------------------
@@ -128,10 +132,11 @@ class Context:
             call.arithmetic.combine if call.arithmetic is not None else _no_combination,
             lambda step: base + step % STEPS_PER_CALL,
         )
-        self._abandoned.append(execution)  # MPI may still work on its memory if this call is given up
+        self._running.append(execution)
         while not execution.advance():
+            self._agreement.note_step(execution.step)
             yield None
-        self._abandoned.pop()
+        self._running.remove(execution)
         self._give_back(scratch)
         if call.take is None or call.take.count == 0:
             return
@@ -164,6 +169,7 @@ class Context:
                 stages,
                 time.monotonic() + timeout_s,
                 lambda: self._look_for_abort(collective, sequence),
+                lambda: self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL),
                 lambda: self._late(collective, sequence, timeout_s),
             )
         except (UsageError, MismatchError):
@@ -197,13 +203,18 @@ class Context:
 
     def _late(self, collective: str, sequence: int, timeout_s: float) -> CollectiveTimeoutError:
         missing = self._agreement.missing(sequence)
+        awaited = self._agreement.awaited
         if missing:
             what = f"{format_ranks(missing)} of this node did not call it"
+        elif awaited is not None:
+            missing = (awaited,)
+            what = f"node {self.layout.node(awaited)} did not answer ({format_ranks(missing)} speaks for it)"
         else:
-            under_way = [one for run in self._abandoned if isinstance(run, Execution) for one in run.waiting_for()]
-            what = "all ranks of this node called it; waiting for " + (
-                "; ".join(str(one) for one in under_way[:3]) or "other nodes"
+            under_way = [one for run in self._running for one in run.waiting_for()]
+            what = "waiting for " + (
+                "; ".join(str(one) for one in under_way[:3]) or "the leader of this node"
             )
+            what += self._agreement.where_others_are()
         return CollectiveTimeoutError(
             f"{collective} #{sequence} is not complete after {timeout_s:g} s: {what}",
             collective=collective,
@@ -225,7 +236,8 @@ class Context:
             open_shared(self.private, self.layout, shape.total, self.config.shm_dir, "control"),
             deadline,
             lambda: None,
-            lambda: CollectiveTimeoutError("control segment: a rank stopped while it was opened", rank=self.rank),
+            lambda: None,
+            lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         native = None if self.config.native else False
         self._control = segment
@@ -234,15 +246,13 @@ class Context:
         )
 
     def _open_staging(self) -> Waits:
-        from hpccoll.memory.flags import open_flags, spin_time_us
-
         members = self.layout.local_size(self.rank)
         slot = self.config.staging_bytes // 2 // 64 * 64
         head, total = staging_layout(members, slot)
         segment = yield from open_shared(self.private, self.layout, total, self.config.shm_dir, "staging")
         if segment is None:
-            memory = np.zeros(total, np.uint8)
-            buffer = memoryview(memory)
+            memory: Array = np.zeros(total, np.uint8)
+            buffer = memory.data
         else:
             memory, buffer = segment.array(np.uint8, 0, total), segment.buffer
         native = None if self.config.native else False
@@ -326,5 +336,3 @@ def _output(call: Call, give: Array) -> Array:
 
 def _no_combination(left: Array, right: Array, target: Array) -> None:
     raise RuntimeError("a collective without an operator has nothing to combine")
-
-

@@ -94,6 +94,11 @@ class Execution:
         """The operations under way, for reports."""
         return [self._operations[index] for index, _ in self._active]
 
+    @property
+    def step(self) -> int:
+        """The plan's step that the oldest operation under way belongs to."""
+        return self._operations[self._active[0][0]].step if self._active else 0
+
     def advance(self) -> bool:
         """Move on as far as it goes without waiting; True once all operations are complete."""
         if self._active:

@@ -1,6 +1,6 @@
 """What a rank calls, in 48 bytes, and the words for how calls differ.
 
-    sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory 1 | refused 1 | 6 unused
+sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory 1 | refused 1 | 6 unused
 """
 
 from __future__ import annotations

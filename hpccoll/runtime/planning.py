@@ -153,7 +153,9 @@ def _wanted(text: str, layout: Layout) -> dict[str, str]:
         collective, colon, name = part.partition(":")
         chosen = [collective] if colon else [one for one in RECIPES if part in names(one, layout)]
         if colon and collective not in RECIPES:
-            raise UsageError(f"algorithm is {text!r}: no collective {collective!r}; there are {', '.join(RECIPES)}")
+            raise UsageError(
+                f"algorithm is {text!r}: no collective {collective!r}; there are {', '.join(RECIPES)}"
+            )
         name = name if colon else part
         for one in chosen:
             if name not in names(one, layout):
@@ -164,5 +166,7 @@ def _wanted(text: str, layout: Layout) -> dict[str, str]:
             wanted[one] = name
         if not chosen:
             known = sorted({one for each in RECIPES for one in names(each, layout)})
-            raise UsageError(f"algorithm is {text!r}: {part!r} is not one of {', '.join(known)} on layout {layout}")
+            raise UsageError(
+                f"algorithm is {text!r}: {part!r} is not one of {', '.join(known)} on layout {layout}"
+            )
     return wanted

@@ -1,8 +1,8 @@
 """What leaders send each other in the agreement check, packed and merged.
 
-    message   [ node 4 | length 4 | entry ] ...
-    entry     fingerprint 48 | length of the calls 4 | calls | payload
-    calls     [ fingerprint 48 | ranks 2 | length of the text 2 | rank 4 ... | text ] ...
+message   [ node 4 | length 4 | entry ] ...
+entry     fingerprint 48 | length of the calls 4 | calls | payload
+calls     [ fingerprint 48 | ranks 2 | length of the text 2 | rank 4 ... | text ] ...
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class NodeEntry:
 
 
 def pack_calls(calls: Sequence[Called]) -> bytes:
+    """The first few calls."""
     packed = b""
     for one in calls[:MOST_CALLS]:
         ranks = one.ranks[:MOST_RANKS]
@@ -37,6 +38,7 @@ def pack_calls(calls: Sequence[Called]) -> bytes:
 
 
 def unpack_calls(data: bytes) -> list[Called]:
+    """What `pack_calls` packed; a cut end is left out."""
     calls: list[Called] = []
     at = 0
     while at + FINGERPRINT_BYTES + 4 <= len(data):
@@ -53,6 +55,7 @@ def unpack_calls(data: bytes) -> list[Called]:
 
 
 def pack_entries(entries: Mapping[int, NodeEntry]) -> bytes:
+    """A message with the entries of some nodes."""
     packed = []
     for node, entry in entries.items():
         calls = pack_calls(entry.calls)
@@ -62,6 +65,7 @@ def pack_entries(entries: Mapping[int, NodeEntry]) -> bytes:
 
 
 def unpack_entries(message: bytes) -> dict[int, NodeEntry]:
+    """What `pack_entries` packed."""
     entries: dict[int, NodeEntry] = {}
     at = 0
     while at < len(message):

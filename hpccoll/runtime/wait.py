@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from hpccoll.runtime.agreement import Hint
+# A wait that `drive` may do instead of asking again: wait(seconds) returns early when it is over.
+Hint = Callable[[float], object]
+Waits = Generator["Hint | None", None, None]
 
 T = TypeVar("T")
 
@@ -15,19 +17,22 @@ T = TypeVar("T")
 SPINS = 20
 YIELDS = 4000
 SLEEP_S = 50e-6
-HINT_S = 2e-3
+# A wait in shared memory may sleep so long before MPI is given a turn.
+HINT_S = 200e-6
 
 
 def drive(
     stages: Generator[Hint | None, Any, T],
     deadline: float,
     aborted: Callable[[], None],
+    progress: Callable[[], object],
     late: Callable[[], Exception],
 ) -> T:
     """Run a generator of waits to its end.
 
     `aborted` raises when the communicator was given up elsewhere; `late()` is raised at `deadline` (of
-    time.monotonic).
+    time.monotonic).  `progress` gives MPI a turn: the caller may have messages of its own under way, for
+    which other ranks wait before they come here.
     """
     turns = 0
     while True:
@@ -40,6 +45,7 @@ def drive(
         if turns > SPINS or hint is not None:
             if turns % 16 == 0 or hint is not None:
                 aborted()
+                progress()
                 if time.monotonic() > deadline:
                     raise late()
             if hint is not None:

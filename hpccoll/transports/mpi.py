@@ -41,7 +41,6 @@ class MpiNetwork(Network):
         memory = data.view(np.uint8)
         return MpiWork(self._private.Irecv([memory, MPI.BYTE], peer, channel), memory)
 
-
     def receive_message(self, peer: int, channel: int) -> MpiMessage:
         """Receive a message whose length the sender decides."""
         return MpiMessage(self._private, peer, channel)

@@ -38,7 +38,7 @@ def staging_layout(members: int, slot_bytes: int) -> tuple[int, int]:
 
 
 class ShmGroup(GroupTransport):
-    """This process as member `me` of `members` ranks that share a staging segment.
+    """One process as member `me` of `members` ranks that share a staging segment.
 
     `data` holds the slots: uint8, shape (2, members, slot_bytes), all zero counters at the start.
     """
@@ -224,12 +224,14 @@ class ShmGroup(GroupTransport):
     def _slots(self, dtype: np.dtype[Any]) -> Array:
         """The half of the slots that the current block uses, as elements: shape (members, room)."""
         room = self._slot_bytes // dtype.itemsize
-        return self._data[self._block % 2, :, : room * dtype.itemsize].view(dtype)
+        slots: Array = self._data[self._block % 2, :, : room * dtype.itemsize]
+        return slots.view(dtype)
 
     def _all_slots(self, dtype: np.dtype[Any]) -> Array:
         """The same half as one run of elements."""
         half = self._data[self._block % 2].reshape(-1)
-        return half[: half.size // dtype.itemsize * dtype.itemsize].view(dtype)
+        whole: Array = half[: half.size // dtype.itemsize * dtype.itemsize]
+        return whole.view(dtype)
 
     def _index(self, counter: int, member: int = 0) -> int:
         return (counter * self._members + member) * CACHE_LINE_WORDS

@@ -105,7 +105,8 @@ class _Meeting(GroupTransport):
             meeting[self._me] = [piece.copy() for piece in source]
         while len(meeting) < len(self._members):
             yield
-        given = [np.concatenate([*meeting[member]]) if meeting[member] else None for member in sorted(meeting)]
+        pieces = [meeting[member] for member in sorted(meeting)]
+        given = [np.concatenate([*each]) if each else None for each in pieces]
         if kind in ("allreduce", "reduce", "reduce_scatter"):
             result = _combined(given, combine)
         elif kind in ("broadcast", "scatter"):
@@ -126,7 +127,7 @@ def _combined(given: Sequence[Array | None], combine: Combine) -> Array | None:
     parts = [part for part in given if part is not None]
     if not parts:
         return None
-    result = parts[0].copy()
+    result: Array = parts[0].copy()
     for part in parts[1:]:
         combine(result, part, result)
     return result
