@@ -35,7 +35,13 @@ class Algorithm(ABC):
 
     @abstractmethod
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         """Write the operations of member `me`."""
 

@@ -131,5 +131,3 @@ def make_plan(
         step.algorithm in (NATIVE, ONE_SHOT) or ALGORITHMS[step.algorithm].ordered for step in steps
     )
     return Plan(name, collective, layout, steps, segment, used, ordered and layout.is_contiguous)
-
-

@@ -11,11 +11,19 @@ from hpccoll.plans.steps import Kind
 
 
 class Direct(Algorithm):
+    """See the module."""
+
     name = "direct"
     kinds = frozenset({Kind.GATHER, Kind.SCATTER})
 
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         gathers = kind is Kind.GATHER
         if me != root:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from hpccoll.plans.collective import Collective
@@ -44,7 +45,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Send(Operation):
-    """A message to a world rank.  `previous`: the earlier send to it in this step, which must have started."""
+    """A message to a world rank.  `previous`: the send to it before in this step, which must have started."""
 
     peer: int
     source: Place
@@ -71,6 +72,8 @@ class Combine(Operation):
 
 @dataclass(frozen=True)
 class Copy(Operation):
+    """Elements moved from one place to another."""
+
     source: Place
     target: Place
 
@@ -107,9 +110,11 @@ class Program:
 class _Piece:
     """A run of elements whose current value lies at one place, with the operations that touched it."""
 
-    __slots__ = ("length", "offset", "memory", "readers", "writer")
+    __slots__ = ("length", "memory", "offset", "readers", "writer")
 
-    def __init__(self, memory: Memory, offset: int, length: int, writer: int, readers: tuple[int, ...]) -> None:
+    def __init__(
+        self, memory: Memory, offset: int, length: int, writer: int, readers: tuple[int, ...]
+    ) -> None:
         self.memory = memory
         self.offset = offset
         self.length = length
@@ -189,7 +194,7 @@ class Builder:
         gets: Region,
         counts: tuple[int, ...],
     ) -> None:
-        """An action of the whole group: this member gives some elements and gets some, in the order listed."""
+        """An action of the whole group: this member gives elements and gets some, in the order listed."""
         index = len(self.operations)
         source = tuple(place for span in gives for place in self._places(span))
         after: set[int] = set()
@@ -220,7 +225,7 @@ class Builder:
         return Program(self.rank, tuple(self.operations), self._scratch)
 
     def holds(self, one: Region) -> bool:
-        """This rank has a value for every element of the region."""
+        """Whether this rank has a value for every element of the region."""
         return sum(piece.length for span in one for _, piece in self._cut(span)) == length(one)
 
     # --- where values are -----------------------------------------------------------------------
@@ -281,7 +286,7 @@ class Builder:
         for one in self._output:
             cuts.update(edge for edge in one if span.start < edge < span.stop)
         edges = sorted(cuts)
-        return [Span(*edge) for edge in zip(edges, edges[1:], strict=False)]
+        return [Span(*edge) for edge in pairwise(edges)]
 
     def _home(self, span: Span) -> Place:
         """Where a result is written: the caller's output where that holds all of it, else scratch memory."""

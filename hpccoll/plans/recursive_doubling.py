@@ -18,12 +18,20 @@ from hpccoll.plans.steps import Kind
 
 
 class RecursiveDoubling(Algorithm):
+    """See the module."""
+
     name = "recursive_doubling"
     kinds = frozenset({Kind.ALLREDUCE})
     ordered = True
 
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         power, extra = _fold(len(members))
         spans = list(segments(regions[0], build.segment))

@@ -23,11 +23,19 @@ from hpccoll.plans.steps import Kind
 
 
 class Ring(Algorithm):
+    """See the module."""
+
     name = "ring"
     kinds = frozenset({Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.ALLGATHER})
 
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         count = len(members)
         if kind is Kind.ALLREDUCE:
@@ -47,7 +55,7 @@ class Ring(Algorithm):
         first: int,
         combine: bool,
     ) -> None:
-        """n - 1 rounds; in each a member sends what it received in the round before."""
+        """In each of n - 1 rounds a member sends what it received in the round before."""
         count = len(members)
         right, left = members[(me + 1) % count], members[me - 1]
         for turn in range(count - 1):

@@ -47,6 +47,7 @@ class Tree(NamedTuple):
 
 
 def from_parents(parent: Sequence[int]) -> Tree:
+    """The tree in which member i hangs under parent[i]."""
     children: list[list[int]] = [[] for _ in parent]
     for index, up in enumerate(parent):
         if up >= 0:
@@ -113,11 +114,19 @@ def broadcast_down(build: Builder, tree: Tree, names: Sequence[int], me: int, pa
 
 
 class DoubleTree(Algorithm):
+    """All-reduce over two complementary binary trees."""
+
     name = "tree"
     kinds = frozenset({Kind.ALLREDUCE})
 
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         halves = split(regions[0], split_evenly(length(regions[0]), 2))
         trees = two_trees(len(members))
@@ -152,7 +161,13 @@ class RootedTree(Algorithm):
         return self._shape(count).renamed([(index + root) % count for index in range(count)])
 
     def lower(
-        self, build: Builder, kind: Kind, members: tuple[int, ...], me: int, regions: Sequence[Region], root: int
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
     ) -> None:
         tree = self._tree(len(members), root)
         flow = reduce_up if kind is Kind.REDUCE else broadcast_down

@@ -145,14 +145,10 @@ def scatter_rail(collective: Collective, layout: Layout, between: str, chunks: i
     )
 
 
-def pipeline(
-    everything: Region, chunks: int, stages: Callable[[Region], Sequence[Step]]
-) -> tuple[Step, ...]:
+def pipeline(everything: Region, chunks: int, stages: Callable[[Region], Sequence[Step]]) -> tuple[Step, ...]:
     """The stages of every chunk, listed in the order in which a pipeline does them."""
     parts = split(everything, split_evenly(length(everything), chunks))
-    waiting = [
-        [replace(step, chunk=chunk) for step in stages(part)] for chunk, part in enumerate(parts)
-    ]
+    waiting = [[replace(step, chunk=chunk) for step in stages(part)] for chunk, part in enumerate(parts)]
     order = [
         (turn - lag, stage)
         for turn in range(chunks + 1)
@@ -171,5 +167,3 @@ def _heads(layout: Layout, root: int) -> tuple[Groups, Groups, tuple[int, ...]]:
     node = layout.groups("NODE")
     heads = tuple(root if root in members else members[0] for members in node)
     return node, (heads,), tuple(members.index(head) for members, head in zip(node, heads, strict=True))
-
-

@@ -12,6 +12,7 @@ from collections import OrderedDict
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.bootstrap import check_same_settings, duplicate
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.dtypes import tag
@@ -31,13 +32,13 @@ from hpccoll.memory.shared import open_shared
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.program import GroupCall
 from hpccoll.plans.select import ONE_SHOT_TOTAL
-from hpccoll.runtime.agreement import Agreement, SegmentLayout
+from hpccoll.runtime.agreement import Agreement
+from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.runtime.fingerprint import REFUSED_TYPE, REFUSED_VALUE, Fingerprint
 from hpccoll.runtime.one_shot import finish_payload, payload_of
 from hpccoll.runtime.planning import Planner
 from hpccoll.runtime.wait import Waits, drive
-from hpccoll.topology.agreement import call_roll, gather
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array, GroupTransport
@@ -59,18 +60,18 @@ class Context:
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
         self.config = config
-        self.private = _duplicate(comm, deadline)
+        self.private = duplicate(comm, deadline)
         try:
             self.machine: Machine = discover(
                 self.private, layout=config.layout or None, shm_directory=config.shm_dir, deadline=deadline
             )
-            _check_same_config(self.private, config, deadline)
+            check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
             self.planner = Planner(self.layout, self.rank, config)
             self._network = MpiNetwork(self.private)
             self._mpi_group = MpiGroup(self.private)
-            self._staging: Segment | None = None
+            self._staging_segment: Segment | None = None
             self._shm_group: ShmGroup | None = None
             self._scratch: OrderedDict[int, Array] = OrderedDict()
             # MPI may still work on the memory of a call that was given up: it stays in here.
@@ -134,7 +135,7 @@ class Context:
         )
         self._running.append(execution)
         while not execution.advance():
-            self._agreement.note_step(execution.step)
+            self._control.note_step(execution.step)
             yield None
         self._running.remove(execution)
         self._give_back(scratch)
@@ -188,10 +189,10 @@ class Context:
                 rank=self.rank,
             )
         self._broken = error
-        self._agreement.abort(str(error))
+        self._control.abort(str(error))
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
-        found = self._agreement.aborted()
+        found = self._control.aborted()
         if found is not None and found[0] != self.rank:
             raise AbortedError(
                 f"{collective} #{sequence}: rank {found[0]} of this node gave up: {found[1]}",
@@ -202,7 +203,7 @@ class Context:
             )
 
     def _late(self, collective: str, sequence: int, timeout_s: float) -> CollectiveTimeoutError:
-        missing = self._agreement.missing(sequence)
+        missing = self._control.missing(sequence)
         awaited = self._agreement.awaited
         if missing:
             what = f"{format_ranks(missing)} of this node did not call it"
@@ -214,7 +215,7 @@ class Context:
             what = "waiting for " + (
                 "; ".join(str(one) for one in under_way[:3]) or "the leader of this node"
             )
-            what += self._agreement.where_others_are()
+            what += self._control.where_others_are()
         return CollectiveTimeoutError(
             f"{collective} #{sequence} is not complete after {timeout_s:g} s: {what}",
             collective=collective,
@@ -240,10 +241,9 @@ class Context:
             lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         native = None if self.config.native else False
-        self._control = segment
-        self._agreement = Agreement(
-            self.layout, self.rank, self._network, segment, shape, AGREEMENT_CHANNEL, native
-        )
+        self._control_segment = segment
+        self._control = Control(self.layout, self.rank, segment, shape, native)
+        self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
 
     def _open_staging(self) -> Waits:
         members = self.layout.local_size(self.rank)
@@ -258,7 +258,7 @@ class Context:
         native = None if self.config.native else False
         flags = open_flags(buffer[:head], native=native, spin_us=spin_time_us(members))
         slots = memory[head:].reshape(2, members, slot)
-        self._staging = segment
+        self._staging_segment = segment
         self._shm_group = ShmGroup(self.layout.local_rank(self.rank), members, flags, slots)
 
     def _borrow(self, nbytes: int) -> Array:
@@ -284,36 +284,9 @@ class Context:
     def release(self) -> None:
         """Let go of this rank's memory; local."""
         self._scratch.clear()
-        for segment in (self._control, self._staging):
+        for segment in (self._control_segment, self._staging_segment):
             if segment is not None:
                 segment.close()
-
-
-def _duplicate(comm: MPI.Intracomm, deadline: float) -> MPI.Intracomm:
-    """A private duplicate, made without blocking for ever."""
-    plain = MPI.Intracomm(comm)
-    private, request = plain.Idup()
-    while not request.Test():
-        if time.monotonic() > deadline:
-            raise CollectiveTimeoutError(
-                f"rank {comm.rank} of {comm.size}: not all ranks came to the first use of the communicator "
-                "before init_timeout_s",
-                rank=comm.rank,
-            )
-        time.sleep(0)
-    call_roll(private, deadline, "first use of the communicator")
-    return private
-
-
-def _check_same_config(private: MPI.Intracomm, config: Config, deadline: float) -> None:
-    texts = [text.decode() for text in gather(private, config.digest().encode(), deadline, "settings")]
-    if len(set(texts)) > 1:
-        sides = {text: [rank for rank, one in enumerate(texts) if one == text] for text in set(texts)}
-        raise MismatchError(
-            "the ranks have different settings: "
-            + "; ".join(f"{format_ranks(ranks)}: {text}" for text, ranks in sorted(sides.items())),
-            rank=private.rank,
-        )
 
 
 def _fingerprint(call: Call, sequence: int) -> bytes:

@@ -22,6 +22,15 @@ _MPI_OPERATORS = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.M
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What carried a case out: the plan's name, the plan in words, the bytes that it moves if known."""
+
+    name: str
+    plan: str
+    crossing: Crossing | None
+
+
+@dataclass(frozen=True)
 class Contender:
     """One way.  `algorithm` is a plan's name, "mpi", or None for selection."""
 
@@ -36,7 +45,7 @@ class Contender:
         return forced
 
     def call(self, case: Case, place: Place, buffers: tuple[Any, ...], out: Any) -> Callable[[], None]:
-        """The call, ready to be made.  `buffers`: its positional arguments, `out` where this rank's result is."""
+        """The call, ready to be made.  `buffers`: its positional arguments; `out`: this rank's result."""
         options: dict[str, Any] = {"root": case.root} if case.operation.rooted else {}
         if self.algorithm == PLAIN:
             return _plain_call(self.comm, case, place, buffers, out, options)
@@ -44,19 +53,14 @@ class Contender:
             options["op"] = operator_of(case.redop)
         return partial(getattr(self.comm, case.operation.method), *buffers, **options)
 
-    def plan(self, case: Case) -> tuple[str, Crossing | None]:
-        """What carries the case out, in words, and the bytes that it moves."""
+    def taken(self, case: Case) -> Taken:
+        """What carries the case out."""
         if self.algorithm == PLAIN:
-            return PLAIN, None
+            return Taken(PLAIN, PLAIN, None)
         with self.inside():
-            taken = self._explained(case).candidates[0]
-        cost = taken.cost
-        return taken.plan, Crossing(cost.bytes_inside_node, cost.bytes_between_nodes)
-
-    def selected(self, case: Case) -> str:
-        """The name of the plan that is taken."""
-        with self.inside():
-            return str(self._explained(case).plan)
+            best = self._explained(case).candidates[0]
+        cost = best.cost
+        return Taken(best.name, best.plan, Crossing(cost.bytes_inside_node, cost.bytes_between_nodes))
 
     def _explained(self, case: Case) -> Any:
         options: dict[str, Any] = {} if case.redop is None else {"op": operator_of(case.redop)}

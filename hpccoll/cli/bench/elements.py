@@ -53,11 +53,14 @@ def redops(text: str) -> tuple[str, ...]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The element type of a name in the table."""
+    """The element type of a name in the table; bytes for "none"."""
+    if name == "none":
+        return np.dtype(np.uint8)
     if DATATYPES[name] == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(DATATYPES[name])
 
 

@@ -1,6 +1,7 @@
 """The collectives that can be measured, one row each: who gives what, what comes of it, which bytes count.
 
-The factors and sizes are those of nccl-tests (doc/PERFORMANCE.md): algbw = size / time, busbw = algbw x factor.
+The factors and sizes are those of nccl-tests (doc/PERFORMANCE.md): algbw = size / time,
+busbw = algbw x factor.
 """
 
 from __future__ import annotations
@@ -46,16 +47,12 @@ Form = Callable[[Any, Any, Place, Any], tuple[Any, ...]]
 class Operation:
     """A collective.
 
-    Attributes:
-        name: as in `comm.explain(name, ...)`.
-        method: of an mpi4py communicator, and of ours.
-        factor: busbw / algbw for a number of ranks above 1.
-        form: the positional arguments, from (send, take, place, in-place marker or None).
-        gives: elements that a rank gives.
-        result: what its receive buffer then holds, from its first element on.
-        blocked: `count` is that of one rank's block, and the size is that of all blocks.
-        own_block: in place, what a rank gives lies at rank x count of its receive buffer.
-        other_names: besides `name` and what nccl-tests calls it.
+    `name` is that of `comm.explain(name, ...)`; `other_names` are taken besides it and nccl-tests' name.
+    `method`: of an mpi4py communicator, and of ours.  `factor`: busbw / algbw for a number of ranks above 1.
+    `form`: the positional arguments, from (send, take, place, in-place marker or None).  `gives`: elements
+    that a rank gives.  `result`: what its receive buffer then holds, from the first element on.
+    `blocked`: the count is that of one rank's block, and the size that of all blocks.  `own_block`: in place,
+    what a rank gives lies at rank x count of its receive buffer.  `sized`: it moves elements.
     """
 
     name: str
@@ -93,7 +90,7 @@ class Operation:
         return place.rank * place.count if self.own_block else 0
 
     def bandwidth(self, nbytes: int, time_s: float, size: int) -> tuple[float, float]:
-        """algbw and busbw in 1e9 bytes a second; a rank alone has no bus, and no time no bandwidth."""
+        """The algbw and busbw in 1e9 bytes a second; a rank alone has no bus, and no time no bandwidth."""
         if time_s <= 0.0:
             return 0.0, 0.0
         algbw = nbytes / 1e9 / time_s
@@ -173,20 +170,39 @@ OPERATIONS: dict[str, Operation] = {
             "reduce", "Reduce", _one, _take_at_root, _whole, _combined_at_root, reduces=True, rooted=True
         ),
         Operation(
-            "broadcast", "Bcast", _one, _one_buffer, _whole_at_root, _from_root, rooted=True,
+            "broadcast",
+            "Bcast",
+            _one,
+            _one_buffer,
+            _whole_at_root,
+            _from_root,
+            rooted=True,
             other_names=("bcast",),
         ),
         Operation(
-            "allgather", "Allgather", _others, _send_and_take, _whole, _block_of_each, blocked=True,
+            "allgather",
+            "Allgather",
+            _others,
+            _send_and_take,
+            _whole,
+            _block_of_each,
+            blocked=True,
             own_block=True,
         ),
         Operation(
-            "reduce_scatter", "Reduce_scatter_block", _others, _send_and_take, _all_blocks, _combined_block,
-            blocked=True, reduces=True, other_names=("reduce_scatter_block",),
+            "reduce_scatter",
+            "Reduce_scatter_block",
+            _others,
+            _send_and_take,
+            _all_blocks,
+            _combined_block,
+            blocked=True,
+            reduces=True,
+            other_names=("reduce_scatter_block",),
         ),
         Operation("barrier", "Barrier", _one, _nothing, lambda place: 0, lambda place: (), sized=False),
     )
-}  # fmt: skip
+}
 
 
 def operation_of(text: str) -> Operation:

@@ -1,7 +1,4 @@
-"""The flags of `hpccoll bench`: nccl-tests' where the thing exists here, and ours.
-
-Values stay text until `read`, so that a wrong one is told once, by rank 0, and not by every rank's parser.
-"""
+"""What the command line asks for, checked."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpccoll.cli.bench.elements import DATATYPES, REDOPS, datatypes, redops
-from hpccoll.cli.bench.operations import OPERATIONS, Operation, operation_of
+from hpccoll.cli.bench.elements import datatypes, redops
+from hpccoll.cli.bench.flags import REFUSED
+from hpccoll.cli.bench.operations import Operation, operation_of
 from hpccoll.cli.sizes import parse_bytes
 from hpccoll.errors import UsageError
 
@@ -20,21 +18,6 @@ AVERAGES = ("rank 0's", "the average of all ranks'", "the fastest rank's", "the 
 MIN_BW_VARIABLE = "NCCL_TESTS_MIN_BW"
 _ALL_ROOTS = -1
 _MOST = 2**31 - 1
-
-# Flags of nccl-tests that have no meaning here.
-_PER_PROCESS = "a process is one rank here: start as many as you want with mpirun -n"
-_CUDA = "it is about CUDA, and this measures host memory"
-_REFUSED = {
-    ("-t", "--nthreads"): _PER_PROCESS,
-    ("-g", "--ngpus"): _PER_PROCESS,
-    ("-p", "--parallel_init"): _PER_PROCESS,
-    ("-y", "--stream_null"): _CUDA,
-    ("-G", "--cudagraph"): _CUDA,
-    ("-R", "--local_register"): "memory is not registered here",
-    ("-x", "--cta_policy"): _CUDA,
-    ("-D", "--device_implementation"): _CUDA,
-    ("-V", "--device_cta_count"): _CUDA,
-}
 
 
 @dataclass(frozen=True)
@@ -96,66 +79,6 @@ class Options:
         return (self.roots,)
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `hpccoll bench`."""
-    parser.add_argument("operation", metavar="OP", help=f"one of {', '.join(OPERATIONS)}")
-    _sizes(parser.add_argument_group("sizes"))
-    _what(parser.add_argument_group("what is called"))
-    _how(parser.add_argument_group("how it is measured"))
-    _output(parser.add_argument_group("what is shown"))
-    for short, long in _REFUSED:
-        parser.add_argument(short, long, nargs="?", const="", dest=long, help=argparse.SUPPRESS)
-
-
-def _sizes(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-b", "--minbytes", default="32M", metavar="SIZE", help="smallest (default: 32M)")
-    group.add_argument("-e", "--maxbytes", default="32M", metavar="SIZE", help="largest (default: 32M)")
-    group.add_argument("-i", "--stepbytes", metavar="SIZE", help="step to the next one (default: 1M)")
-    group.add_argument("-f", "--stepfactor", metavar="N", help="or factor to the next one (default: none)")
-
-
-def _what(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("-d", "--datatype", default="float", metavar="TYPE", help=f"{', '.join(DATATYPES)}, all (default: float)")
-    add("-o", "--op", default="sum", metavar="OP", help=f"{', '.join(REDOPS)}, all (default: sum)")
-    add("-r", "--root", default="0", metavar="RANK", help="root, or all (default: 0)")
-    add("-u", "--unalign", default="0", metavar="N", help="index of the first element (default: 0)")
-    add("--algorithm", metavar="NAME", help='the plan to take, or "mpi": MPI\'s own call (default: selection)')
-    add("--compare", action="store_true", help="a row for every plan, and for MPI's own call, called in turn")
-    add("--layout", metavar="TEXT", help='virtual nodes, such as "3+1" (default: HPCCOLL_LAYOUT)')
-    add("--device", default="cpu", metavar="KIND", help="cpu: arrays in host memory (default, and the only one)")
-
-
-def _how(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("-n", "--iters", default="20", metavar="N", help="timed iterations (default: 20)")
-    add("-w", "--warmup_iters", default="1", metavar="N", help="calls before, at every size (default: 1)")
-    add("-m", "--agg_iters", default="1", metavar="N", help="calls in an iteration (default: 1)")
-    add("-N", "--run_cycles", default="1", metavar="N", help="runs over all sizes; 0: without end (default: 1)")
-    add("-c", "--check", default="1", metavar="N", help="calls with changing data whose results are checked, "
-        "apart from the timed ones (default: 1)")  # fmt: skip
-    add("-a", "--average", default="3", metavar="0-3", help="time of: 0 rank 0, 1 the average rank, 2 the fastest, "
-        "3 the slowest (default: 3)")  # fmt: skip
-    add("-z", "--blocking", default="0", metavar="0-3", help="calls always wait for their end; 1: barrier after each "
-        "call, inside the time; 3: after each iteration, outside it (default: 0, the same as 2: none)")  # fmt: skip
-    add("-T", "--timeout", metavar="SECONDS", help="most that a call may take; MPI's own has no limit "
-        "(default: HPCCOLL_TIMEOUT_S)")  # fmt: skip
-
-
-def _output(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add("-C", "--report_cputime", default="0", metavar="0/1", help="time column: processor time of the process")
-    add("-S", "--report_timestamps", default="0", metavar="0/1", help="a column with the time of day")
-    add("-I", "--per_iter_timing", default="0", metavar="0/1", help="columns with the spread of iterations")
-    add("-K", "--per_iter_skip", default="0", metavar="N", help="leave the first N out of the spread (default: 0)")
-    add("-M", "--memory", default="0", metavar="0/1", help="a line with the memory used")
-    add("--per-level", action="store_true", help="columns with the bytes that the plan moves inside a node and sends "
-        "out of one (the most of any node), and the bandwidth of the latter")  # fmt: skip
-    add("--link-gbs", metavar="GBS", help="what a node's network gives, in 1e9 bytes/s: adds its utilisation")
-    add("-J", "--output_file", "--json", dest="json", metavar="FILE", help="write everything to FILE as JSON "
-        '(version 3 of nccl-tests); "-": to standard output, and the table to standard error')  # fmt: skip
-
-
 def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> Options:
     """The options from the parsed command line.
 
@@ -206,7 +129,7 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> 
 
 
 def _refuse(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    for (short, long), why in _REFUSED.items():
+    for (short, long), why in REFUSED.items():
         if given[long] is not None:
             raise UsageError(f"{short}/{long} has no meaning here: {why}")
     if given["device"] != "cpu":
@@ -223,7 +146,7 @@ def _check_together(args: argparse.Namespace, options: Options) -> None:
     if options.step_bytes == 0:
         raise UsageError(f"-i/--stepbytes is {args.stepbytes}: must be above 0")
     if options.min_bytes == 0 and options.step_factor and options.max_bytes:
-        raise UsageError(f"--minbytes 0 never grows by the factor -f {options.step_factor}: use -i, or begin above 0")
+        raise UsageError(f"--minbytes 0 never grows by the factor -f {options.step_factor}: use -i")
     if options.compare and options.algorithm is not None:
         raise UsageError(f"--compare and --algorithm {options.algorithm}: give one of them")
     if options.cycles == 0 and options.json is not None:

@@ -75,10 +75,12 @@ class Pattern:
         if self._redop in ("sum", "avg"):
             top = max(1, top // self._size)
         values = chance.integers(1, top, self._length, np.int64, endpoint=True)
-        return values if self._dtype.kind == "u" else np.where(chance.random(self._length) < 0.5, -values, values)
+        if self._dtype.kind == "u":
+            return values
+        return np.where(chance.random(self._length) < 0.5, -values, values)
 
     def _factors(self, chance: np.random.Generator, rank: int) -> Table:
-        """One or two in each place, at most so many twos over the ranks as the type holds; any sign or unit."""
+        """One or two, with any sign; no more twos in a place, over the ranks, than the type can hold."""
         shift = np.random.default_rng((self._iteration, self._size)).integers(0, self._size, self._length)
         twos = _TWOS.get(self._dtype.name, _WIDE_TWOS)
         doubled = ((rank + shift) % self._size < twos) & (chance.random(self._length) < 0.5)
@@ -86,7 +88,8 @@ class Pattern:
         if self._dtype.kind == "u":
             return values
         units = np.array([1, -1, 1j, -1j]) if self._dtype.kind == "c" else np.array([1, -1])
-        return values * units[chance.integers(0, units.size, self._length)]
+        factors: Table = values * units[chance.integers(0, units.size, self._length)]
+        return factors
 
 
 def fill(array: Table, table: Table, start: int = 0) -> None:
@@ -126,4 +129,5 @@ def _divided(total: Table, ranks: int, dtype: np.dtype[Any]) -> Table:
         quotient: Table = np.abs(total) // total.dtype.type(ranks)
         return np.where(total < 0, -quotient, quotient) if dtype.kind == "i" else quotient
     working = dtype if dtype.kind == "c" or dtype.itemsize >= 4 else np.dtype(np.float32)
-    return np.divide(total.astype(working), working.type(ranks))
+    average: Table = np.divide(total.astype(working), working.type(ranks))
+    return average

@@ -1,7 +1,8 @@
 """The same as JSON, version 3 of nccl-tests' layout, with keys of our own beside theirs.
 
 Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `average`, and in each result
-`algorithm`, `selected`, `per_level` and (--compare) `*_rounds_us`.  `okay` and flags are true or false, not words.
+`algorithm`, `plan`, `selected`, `per_level` and (--compare) `*_rounds_us`.  `okay` and flags are true or
+false, not words.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from hpccoll.cli.bench.facts import RunFacts
 from hpccoll.cli.bench.options import AVERAGES, Options
 from hpccoll.cli.bench.results import Half, Outcome, Row
-from hpccoll.cli.bench.table import RunFacts
 
 VERSION = 3
 # Settings that change what is measured.  Not the whole environment, in which there may be secrets.
-_ENVIRONMENT = ("HPCCOLL_", "NCCL_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "OMP_NUM_THREADS")
+_ENVIRONMENT = ("HPCCOLL_", "NCCL_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "OMP_")
 
 
 def document(
@@ -109,6 +110,7 @@ def _result(row: Row, options: Options) -> dict[str, Any]:
         "actual_iterations": options.iterations,
         "experiment_name": case.operation.name,
         "algorithm": row.algorithm,
+        "plan": row.plan,
         "selected": row.selected,
         "per_level": _per_level(row, options.link_gbs),
     }
@@ -133,7 +135,7 @@ def _spread(half: Half) -> dict[str, Any]:
 
 
 def _per_level(row: Row, link_gbs: float | None) -> dict[str, Any] | None:
-    """Bytes by the plan's cost model; bandwidth by the times measured; utilisation of `link_gbs`, if given."""
+    """Bytes by the plan's cost model, bandwidth by the times measured, utilisation of `link_gbs` if given."""
     if row.crossing is None:
         return None
     speeds = {
@@ -147,7 +149,8 @@ def _per_level(row: Row, link_gbs: float | None) -> dict[str, Any] | None:
             "gbs": speeds,
             "link_gbs": link_gbs,
             "utilisation": {
-                name: None if gbs is None or link_gbs is None else gbs / link_gbs for name, gbs in speeds.items()
+                name: None if gbs is None or link_gbs is None else gbs / link_gbs
+                for name, gbs in speeds.items()
             },
         },
     }

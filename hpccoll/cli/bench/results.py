@@ -54,14 +54,15 @@ class Crossing:
 class Row:
     """One line of the table.
 
-    `algorithm` is the plan that was taken; `selected` says that it is the one selection takes; `crossing` is
-    None where the plan is unknown (MPI's own call).
+    `algorithm` is the name of the plan that was taken, `plan` says more of it; `selected`: it is the one that
+    selection takes; `crossing` is None where the plan is unknown (MPI's own call).
     """
 
     case: Case
     out_of_place: Half | None
     in_place: Half | None
     algorithm: str
+    plan: str
     selected: bool
     crossing: Crossing | None
 
@@ -86,12 +87,7 @@ class Outcome:
 
     def busbw(self, algorithm: str | None = None) -> float:
         """The average over all sizes and both halves, or those of one algorithm; 0 without any."""
-        found = [
-            half.busbw
-            for row in self.rows
-            if algorithm is None or row.algorithm.partition("(")[0] == algorithm
-            for half in row.halves
-        ]
+        found = [half.busbw for row in self.rows if algorithm in (None, row.algorithm) for half in row.halves]
         return sum(found) / len(found) if found else 0.0
 
     def is_good(self, min_bandwidth: float | None) -> bool:

@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from hpccoll.cli.bench.facts import RunFacts
 from hpccoll.cli.bench.options import AVERAGES, Options
 from hpccoll.cli.bench.results import Half, Outcome, Row
 from hpccoll.cli.bench.timing import BARRIER_TIMED, BARRIER_UNTIMED
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _LEADING = "# %10s  %12s  %8s  %6s  %6s"
+_CASE = "%12i  %12i  %8s  %6s  %6i"
 _HALF = "  %7s  %6s  %6s  %6s"
 _SPREAD = "  %7s  %7s  %7s  %7s"
+_TIMESTAMP = "%21s"
 _LEVELS = "  %12s  %12s  %6s  %6s"
-
-
-@dataclass(frozen=True)
-class RankFacts:
-    """One rank's line of the header."""
-
-    rank: int
-    pid: int
-    host: str
-    node: int
-    local_rank: int
-    processor: str
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What the header says of the run."""
-
-    version: str
-    mpi4py: str
-    mpi_library: str
-    layout: str
-    node_count: int
-    max_bytes: int  # smaller than asked for where memory does not suffice
-    ranks: tuple[RankFacts, ...]
-
-    @property
-    def is_two_level(self) -> bool:
-        """Several nodes, one of them of several ranks."""
-        return 1 < self.node_count < len(self.ranks)
 
 
 def number(value: float, width: int) -> str:
@@ -61,9 +33,9 @@ def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
     yield f"# hpccoll version {facts.version} mpi4py={facts.mpi4py} mpi-library={facts.mpi_library}"
     yield f"# Collective test starting: hpccoll bench {options.operation.name}"
     yield (
-        f"# nThread 1 nGpus 0 minBytes {options.min_bytes} maxBytes {facts.max_bytes} step: {step[0]}({step[1]}) "
-        f"warmup iters: {options.warmup} iters: {options.iterations} agg iters: {options.calls} "
-        f"validation: {options.check} graph: 0 unalign: {options.unalign}"
+        f"# nThread 1 nGpus 0 minBytes {options.min_bytes} maxBytes {facts.max_bytes} "
+        f"step: {step[0]}({step[1]}) warmup iters: {options.warmup} iters: {options.iterations} "
+        f"agg iters: {options.calls} validation: {options.check} graph: 0 unalign: {options.unalign}"
     )
     yield from _blocking_lines(options)
     if options.per_iteration:
@@ -71,14 +43,14 @@ def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
         yield f"# Per-Iteration Report: i_* uses each iteration's slowest rank{skipped}"
     default = "" if options.average == 1 else "; the default of nccl-tests is -a 1"
     yield f"# Time: {AVERAGES[options.average]} (-a {options.average}{default})"
-    if facts.is_two_level:
+    if facts.is_two_level and options.operation.sized:
         factor = options.operation.factor(len(facts.ranks))
         yield (
             f"# busbw: flat-equivalent, algbw x {factor:g} whatever the plan; "
             "--per-level counts what crosses each level"
         )
     if options.compare:
-        yield "# Compared: the plans in turn, in rounds; * is the one that selection takes, mpi is MPI's own call"
+        yield "# Compared: the plans in turn, in rounds; * the one that selection takes, mpi: MPI's own call"
     yield "#"
     yield f"# Using ranks on layout {facts.layout}"
     for one in facts.ranks:
@@ -113,14 +85,14 @@ def column_lines(options: Options) -> Iterator[str]:
     yield (
         _LEADING % ("size", "count", "type", "redop", "root")
         + 2 * _heading(*names, spread)
-        + ("%21s" % "timestamp" if options.timestamps else "")
+        + (_TIMESTAMP % "timestamp" if options.timestamps else "")
         + (_LEVELS % ("in node", "out of node", "netbw", "%link") if options.per_level else "")
         + "  algorithm"
     )
     yield (
         _LEADING % ("(B)", "(elements)", "", "", "")
         + 2 * _heading(*units, spread)
-        + ("%21s" % TIME_FORMAT if options.timestamps else "")
+        + (_TIMESTAMP % TIME_FORMAT if options.timestamps else "")
         + (_LEVELS % ("(B)", "(B)", "(GB/s)", "(%)") if options.per_level else "")
     ).rstrip()
 
@@ -133,16 +105,16 @@ def row_line(row: Row, options: Options, now: str) -> str:
     """One row; `now` is for the timestamp."""
     case = row.case
     parts = [
-        "%12i  %12i  %8s  %6s  %6i" % (case.nbytes, case.count, case.datatype, case.redop or "none", case.root),
+        _CASE % (case.nbytes, case.count, case.datatype, case.redop or "none", case.root),
         _half(row.out_of_place, options),
         _half(row.in_place, options),
     ]
     if options.timestamps:
-        parts.append(f"{now:>21s}")
+        parts.append(_TIMESTAMP % now)
     if options.per_level:
         parts.append(_levels(row, options.link_gbs))
     mark = " *" if options.compare and row.selected else ""
-    return "".join(parts) + f"  {row.algorithm}{mark}"
+    return "".join(parts) + f"  {row.plan}{mark}"
 
 
 def _half(half: Half | None, options: Options) -> str:
@@ -152,8 +124,8 @@ def _half(half: Half | None, options: Options) -> str:
     wrong = "N/A" if half.wrong is None else f"{half.wrong:6g}"
     text = _HALF % (number(time_us, 7), number(half.algbw, 6), number(half.busbw, 6), wrong)
     if half.spread is not None:
-        one = half.spread
-        text += _SPREAD % tuple(number(value, 7) for value in (one.min_us, one.max_us, one.p99_us, one.cv_pct))
+        shown = (half.spread.min_us, half.spread.max_us, half.spread.p99_us, half.spread.cv_pct)
+        text += _SPREAD % tuple(number(value, 7) for value in shown)
     return text
 
 
@@ -169,8 +141,10 @@ def _levels(row: Row, link_gbs: float | None) -> str:
     )
 
 
-def footer_lines(outcome: Outcome, options: Options, algorithms: Sequence[str]) -> Iterator[str]:
-    """What comes after the rows; `algorithms` are those compared."""
+def footer_lines(
+    outcome: Outcome, options: Options, algorithms: Sequence[str], memory: str | None
+) -> Iterator[str]:
+    """What comes after the rows; `algorithms` are those compared, `memory` the line of -M."""
     bad = outcome.out_of_bounds
     yield _footer("Out of bounds values", f"{bad} {'FAILED' if bad else 'OK'}")
     if outcome.wrong:
@@ -180,6 +154,8 @@ def footer_lines(outcome: Outcome, options: Options, algorithms: Sequence[str]) 
     yield _footer("Avg bus bandwidth", f"{found:g} {verdict}")
     for name in algorithms:
         yield _footer(f"  {name}", f"{outcome.busbw(name):g}")
+    if memory is not None:
+        yield memory
     for error in outcome.errors:
         yield f"# error: {error}"
     yield "#"

@@ -15,8 +15,9 @@ BARRIER_UNTIMED = 3
 
 @dataclass(frozen=True)
 class Block:
-    """One rank's time for a block: elapsed, of its processor, and of each iteration where asked for."""
+    """One rank's time for a block of calls: elapsed, of the processor, of each iteration where wanted."""
 
+    calls: int
     elapsed_s: float
     cpu_s: float
     each_s: tuple[float, ...] = ()
@@ -39,7 +40,7 @@ def time_block(
     for _ in repeat(None, iterations * calls):
         call()
     elapsed_s = perf_counter() - begin
-    return Block(elapsed_s, process_time() - begin_cpu)
+    return Block(iterations * calls, elapsed_s, process_time() - begin_cpu)
 
 
 def _one_by_one(
@@ -57,12 +58,12 @@ def _one_by_one(
         cpu_s += process_time() - begin_cpu
         if blocking == BARRIER_UNTIMED:
             barrier()
-    return Block(sum(each), cpu_s, tuple(each))
+    return Block(iterations * calls, sum(each), cpu_s, tuple(each))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How the times of the iterations differ, in microseconds; `cv_pct` is deviation / average."""
+    """How the times of the iterations differ, in microseconds."""
 
     times_us: tuple[float, ...]
     skipped: int
@@ -76,6 +77,7 @@ class Spread:
 
     @property
     def cv_pct(self) -> float:
+        """The deviation in percent of the average."""
         return 100.0 * self.stdev_us / self.avg_us if self.avg_us > 0 else 0.0
 
 
@@ -90,6 +92,13 @@ def spread_of(times_us: tuple[float, ...], skip: int) -> Spread:
         return ordered[min(count - 1, ceil(count * percent / 100) - 1)]
 
     return Spread(
-        times_us, skip, ordered[0], ordered[-1], average, ordered[count // 2], percentile(95), percentile(99),
+        times_us,
+        skip,
+        ordered[0],
+        ordered[-1],
+        average,
+        ordered[count // 2],
+        percentile(95),
+        percentile(99),
         deviation,
-    )  # fmt: skip
+    )

@@ -1,0 +1,48 @@
+"""`hpccoll bench OP`: time a collective at many sizes and check every element of its results.
+
+Flags, table, bandwidths and JSON are those of nccl-tests, where the thing exists here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hpccoll.cli.bench.flags import configure
+from hpccoll.cli.bench.options import read
+
+__all__ = ["HELP", "NAME", "configure", "run"]
+
+NAME = "bench"
+HELP = "time a collective, check every element; flags and table of nccl-tests"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every rank calls it; rank 0 prints.
+
+    Returns the exit status, the same on every rank: 0; 1 when an element was wrong, memory out of bounds was
+    written, a collective failed or the bandwidth is less than 0.9 of NCCL_TESTS_MIN_BW; 2 for misuse.
+    """
+    from mpi4py import MPI
+
+    import hpccoll
+    from hpccoll.cli.bench.sweep import Sweep, check_writable
+
+    world = MPI.COMM_WORLD
+    try:
+        options = read(args)
+        check_writable(world, options.json)
+        sweep = Sweep(world, options, sys.stderr if options.json == "-" else sys.stdout)
+        settings = {"layout": options.layout, "timeout_s": options.timeout_s}
+        try:
+            with hpccoll.Communicator(world, **settings) as comm:
+                sweep.measure(comm)
+        except hpccoll.UsageError:
+            raise
+        except hpccoll.HpccollError as error:
+            sweep.outcome.errors.append(f"{type(error).__name__}: {error}")
+        return sweep.conclude(sys.argv)
+    except hpccoll.UsageError as error:
+        if world.rank == 0:
+            print(f"hpccoll bench: {error}", file=sys.stderr, flush=True)
+        return 2

@@ -1,0 +1,121 @@
+"""The flags of `hpccoll bench`: nccl-tests' where the thing exists here, and ours.
+
+Values stay text until `options.read`, so that a wrong one is told once, by rank 0, and not by the parser of
+every rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from hpccoll.cli.bench.elements import DATATYPES, REDOPS
+from hpccoll.cli.bench.operations import OPERATIONS
+
+# Flags of nccl-tests that have no meaning here, and why.
+_PER_PROCESS = "a process is one rank here: start as many as you want with mpirun -n"
+_CUDA = "it is about CUDA, and this measures host memory"
+REFUSED = {
+    ("-t", "--nthreads"): _PER_PROCESS,
+    ("-g", "--ngpus"): _PER_PROCESS,
+    ("-p", "--parallel_init"): _PER_PROCESS,
+    ("-y", "--stream_null"): _CUDA,
+    ("-G", "--cudagraph"): _CUDA,
+    ("-R", "--local_register"): "memory is not registered here",
+    ("-x", "--cta_policy"): _CUDA,
+    ("-D", "--device_implementation"): _CUDA,
+    ("-V", "--device_cta_count"): _CUDA,
+}
+
+Flag = tuple[tuple[str, ...], str, str | None, str]  # names, value in the help, default, help
+
+_SIZES: tuple[Flag, ...] = (
+    (("-b", "--minbytes"), "SIZE", "32M", "smallest"),
+    (("-e", "--maxbytes"), "SIZE", "32M", "largest"),
+    (("-i", "--stepbytes"), "SIZE", None, "step to the next size (default: 1M)"),
+    (("-f", "--stepfactor"), "N", None, "or the factor to it"),
+)
+_WHAT: tuple[Flag, ...] = (
+    (("-d", "--datatype"), "TYPE", "float", f"{', '.join(DATATYPES)}, all"),
+    (("-o", "--op"), "OP", "sum", f"{', '.join(REDOPS)}, all"),
+    (("-r", "--root"), "RANK", "0", "the root, or all"),
+    (("-u", "--unalign"), "N", "0", "index of the first element"),
+    (("--algorithm",), "NAME", None, "the plan to take, or mpi: MPI's own call (default: by selection)"),
+    (("--layout",), "TEXT", None, 'virtual nodes, such as "3+1" (default: HPCCOLL_LAYOUT)'),
+    (("--device",), "KIND", "cpu", "cpu: arrays in host memory; there is no other yet"),
+)
+_HOW: tuple[Flag, ...] = (
+    (("-n", "--iters"), "N", "20", "timed iterations"),
+    (("-w", "--warmup_iters"), "N", "1", "calls before them, at every size"),
+    (("-m", "--agg_iters"), "N", "1", "calls in an iteration"),
+    (("-N", "--run_cycles"), "N", "1", "runs over all sizes; 0: without end"),
+    (
+        ("-c", "--check"),
+        "N",
+        "1",
+        "calls, apart from the timed ones, with data that changes each time, whose results are checked",
+    ),
+    (
+        ("-a", "--average"),
+        "0-3",
+        "3",
+        "the time of 0: rank 0, 1: all ranks on average, 2: the fastest rank, 3: the slowest rank",
+    ),
+    (
+        ("-z", "--blocking"),
+        "0-3",
+        "0",
+        "1: a barrier after each call, inside the time; 3: after each iteration, outside the time; "
+        "0 and 2: none (calls on host memory always wait for their end)",
+    ),
+    (
+        ("-T", "--timeout"),
+        "SECONDS",
+        None,
+        "most that a call may take; MPI's own has no limit (default: HPCCOLL_TIMEOUT_S)",
+    ),
+)
+_SHOWN: tuple[Flag, ...] = (
+    (("-C", "--report_cputime"), "0/1", "0", "processor time of the process in the time columns"),
+    (("-S", "--report_timestamps"), "0/1", "0", "a column with the time of day"),
+    (("-I", "--per_iter_timing"), "0/1", "0", "columns with the spread of the iterations"),
+    (("-K", "--per_iter_skip"), "N", "0", "iterations left out of the spread, the first ones"),
+    (("-M", "--memory"), "0/1", "0", "a line with the memory used"),
+    (
+        ("--link-gbs",),
+        "GBS",
+        None,
+        "what a node's network gives, in 1e9 bytes/s; adds its use to --per-level",
+    ),
+    (
+        ("-J", "--output_file", "--json"),
+        "FILE",
+        None,
+        "write everything to FILE as JSON, version 3 of nccl-tests' layout; -: to standard output, and the "
+        "table to standard error",
+    ),
+)
+_COMPARE = "a row for every plan, and for MPI's own call, called in turn in one run"
+_PER_LEVEL = (
+    "columns with the bytes that the plan moves inside a node and that leave a node (by its cost model, the "
+    "most of any node), and with the bandwidth of the latter"
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `hpccoll bench`."""
+    parser.add_argument("operation", metavar="OP", help=", ".join(OPERATIONS))
+    _add(parser, "sizes", _SIZES)
+    _add(parser, "what is called", _WHAT).add_argument("--compare", action="store_true", help=_COMPARE)
+    _add(parser, "how it is measured", _HOW)
+    _add(parser, "what is shown", _SHOWN).add_argument("--per-level", action="store_true", help=_PER_LEVEL)
+    for names in REFUSED:
+        parser.add_argument(*names, nargs="?", const="", dest=names[1], help=argparse.SUPPRESS)
+
+
+def _add(parser: argparse.ArgumentParser, title: str, flags: tuple[Flag, ...]) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group(title)
+    for names, metavar, default, text in flags:
+        shown = text if default is None else f"{text} (default: {default})"
+        dest = names[-1].lstrip("-").replace("-", "_")
+        group.add_argument(*names, metavar=metavar, default=default, dest=dest, help=shown)
+    return group

@@ -1,0 +1,203 @@
+"""One row after the other: time the calls, then make checked ones with changing data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.cli.bench.buffers import GuardedBuffer
+from hpccoll.cli.bench.contenders import Contender
+from hpccoll.cli.bench.elements import dtype_of
+from hpccoll.cli.bench.operations import Place
+from hpccoll.cli.bench.options import Options
+from hpccoll.cli.bench.pattern import Pattern, count_wrong, fill, spoil
+from hpccoll.cli.bench.results import Case, Half, Row
+from hpccoll.cli.bench.timing import Block, spread_of, time_block
+
+# --compare: so many rounds, each a part of the iterations, so that a slow moment of the machine meets all.
+ROUNDS = 5
+_REDUCTIONS = {2: MPI.MIN, 3: MPI.MAX}
+
+
+@dataclass(frozen=True)
+class Calls:
+    """One contender's call on this rank: `give` is what it reads, `take` where results go."""
+
+    contender: Contender
+    call: Callable[[], None]
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """One rank's arrays for one half of a row.
+
+    `give`: the elements it gives (a part of `take` where they lie there); `keeps`: they must survive;
+    `takes`: results are written to `take` (not so on the root of a broadcast out of place).
+    """
+
+    buffers: tuple[Any, ...]
+    give: np.ndarray[Any, Any]
+    take: np.ndarray[Any, Any]
+    keeps: bool
+    takes: bool
+
+
+class Measurement:
+    """Measures on one communicator.  `world`: the user's, for barriers and for collecting results."""
+
+    def __init__(self, world: MPI.Intracomm, options: Options, max_bytes: int) -> None:
+        self._world = world
+        self._options = options
+        widest = max(dtype_of(name).itemsize for name in options.datatypes)
+        nbytes = max_bytes + options.unalign * widest
+        self._send, self._take = GuardedBuffer(nbytes), GuardedBuffer(nbytes)
+        self._iteration = count()
+        self.out_of_bounds = 0  # of this rank
+
+    def rows(self, case: Case, contenders: Sequence[Contender], selected: str) -> list[Row]:
+        """A row for each contender; `selected` is the plan that selection takes."""
+        first: list[Half] = self._halves(case, contenders, in_place=False)
+        second: list[Half | None] = [None] * len(first)
+        if case.operation.sized:
+            second = [*self._halves(case, contenders, in_place=True)]
+        return [
+            Row(case, out_of_place, in_place, taken.name, taken.plan, taken.name == selected, taken.crossing)
+            for out_of_place, in_place, taken in zip(
+                first, second, (one.taken(case) for one in contenders), strict=True
+            )
+        ]
+
+    def _halves(self, case: Case, contenders: Sequence[Contender], *, in_place: bool) -> list[Half]:
+        place = Place(self._world.rank, self._world.size, case.root, case.count)
+        arrays = self._arrays(case, place, in_place)
+        out = arrays.take[: sum(piece.length for piece in case.operation.result(place))]
+        run = [Calls(one, one.call(case, place, arrays.buffers, out)) for one in contenders]
+        for calls in run:
+            with calls.contender.inside():
+                for _ in range(self._options.warmup):
+                    calls.call()
+        self._time(run)
+        self.out_of_bounds += self._overwritten()
+        return [self._half(case, calls, self._check(case, calls, arrays, place)) for calls in run]
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _time(self, run: Sequence[Calls]) -> None:
+        """The iterations of all contenders: in turn in each round, another one first each time."""
+        options = self._options
+        rounds = min(ROUNDS, options.iterations) if len(run) > 1 else 1
+        for turn in range(rounds):
+            first, end = (options.iterations * number // rounds for number in (turn, turn + 1))
+            for index in range(len(run)):
+                calls = run[(index + turn) % len(run)]
+                with calls.contender.inside():
+                    block = time_block(
+                        calls.call,
+                        self._world.Barrier,
+                        iterations=end - first,
+                        calls=options.calls,
+                        blocking=options.blocking,
+                        each=options.per_iteration,
+                    )
+                calls.blocks.append(block)
+
+    def _half(self, case: Case, calls: Calls, wrong: int | None) -> Half:
+        options, blocks = self._options, calls.blocks
+        total = sum(block.calls for block in blocks)
+        own = [sum(block.elapsed_s for block in blocks) / total, sum(block.cpu_s for block in blocks) / total]
+        if len(blocks) > 1:
+            own += [block.elapsed_s / block.calls for block in blocks]
+        time_s, cpu_s, *rounds_s = self._over_ranks(own)
+        spread = None
+        if options.per_iteration:
+            each = [one / options.calls for block in blocks for one in block.each_s]
+            slowest = self._over_ranks(each, slowest=True)
+            spread = spread_of(tuple(one * 1e6 for one in slowest), options.skip)
+        algbw, busbw = case.operation.bandwidth(case.nbytes, time_s, self._world.size)
+        rounds_us = tuple(one * 1e6 for one in rounds_s)
+        return Half(time_s * 1e6, cpu_s * 1e6, algbw, busbw, wrong, spread, rounds_us)
+
+    def _over_ranks(self, values: Sequence[float], *, slowest: bool = False) -> list[float]:
+        """Each value of all ranks as -a says."""
+        average = 3 if slowest else self._options.average
+        own = np.array(values, np.float64)
+        if average == 0:
+            self._world.Bcast(own, root=0)
+        else:
+            self._world.Allreduce(MPI.IN_PLACE, own, _REDUCTIONS.get(average, MPI.SUM))
+        return [float(value) for value in (own / self._world.size if average == 1 else own)]
+
+    # --- results --------------------------------------------------------------------------------
+
+    def _check(self, case: Case, calls: Calls, arrays: Arrays, place: Place) -> int | None:
+        """Wrong elements of all ranks in the check iterations; None without any.
+
+        As in nccl-tests, a wrong iteration is the last one.
+        """
+        if not self._options.check or not case.operation.sized:
+            return None
+        wrong = np.zeros(1, np.int64)
+        with calls.contender.inside():
+            for _ in range(self._options.check):
+                wrong[0] = self._check_once(case, calls.call, arrays, place)
+                self.out_of_bounds += self._overwritten()
+                self._world.Allreduce(MPI.IN_PLACE, wrong, MPI.SUM)
+                if wrong[0]:
+                    break
+        return int(wrong[0])
+
+    def _check_once(self, case: Case, call: Callable[[], None], arrays: Arrays, place: Place) -> int:
+        dtype, length = dtype_of(case.datatype), case.operation.longest(place)
+        pattern = Pattern(dtype, case.redop, place.size, next(self._iteration), length)
+        results = []
+        end = 0
+        for piece in case.operation.result(place) if arrays.takes and case.count else ():
+            table = pattern.expected(piece.ranks)
+            results.append((arrays.take[end : end + piece.length], table, piece.start))
+            end += piece.length
+        for part in results:
+            spoil(*part)
+        given = pattern.given(place.rank) if arrays.give.size else None
+        if given is not None:
+            fill(arrays.give, given)
+        call()
+        wrong = sum(count_wrong(*part) for part in results)
+        if given is not None and arrays.keeps:
+            wrong += count_wrong(arrays.give, given)
+        return wrong
+
+    def _arrays(self, case: Case, place: Place, in_place: bool) -> Arrays:
+        operation, dtype, skip = case.operation, dtype_of(case.datatype), self._options.unalign
+        gives = operation.gives(place)
+        takes = sum(piece.length for piece in operation.result(place))
+        send = self._send.view(dtype, gives, skip)
+        start = operation.in_place_start(place)
+        take = self._take.view(dtype, max(takes, start + gives) if in_place else takes, skip)
+        buffers = operation.form(send, take, place, MPI.IN_PLACE if in_place else None)
+        reads_send, takes_any = (any(buffer is one for buffer in buffers) for one in (send, take))
+        give = send if reads_send or not in_place else take[start : start + gives]
+        return Arrays(buffers, give, take, keeps=reads_send, takes=takes_any)
+
+    def _overwritten(self) -> int:
+        return self._send.overwritten() + self._take.overwritten()
+
+
+def cases(options: Options, size: int, max_bytes: int) -> list[Case]:
+    """Every case of one cycle, in the order of nccl-tests: types, then operators, then roots, then sizes."""
+    operation, found = options.operation, []
+    for datatype in options.datatypes if operation.sized else ("none",):
+        itemsize = dtype_of(datatype).itemsize
+        for redop in options.redops if operation.reduces else (None,):
+            for root in options.all_roots(size):
+                for wanted in options.sizes:
+                    if wanted <= max_bytes:
+                        elements = operation.count(wanted, itemsize, size)
+                        nbytes = operation.nbytes(elements, itemsize, size)
+                        found.append(Case(operation, datatype, redop, root, elements, nbytes))
+    return found

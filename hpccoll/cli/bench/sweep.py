@@ -1,0 +1,210 @@
+"""All cases of a run, and what is said of them: by rank 0 alone."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from mpi4py import MPI
+
+from hpccoll.cli.bench.contenders import PLAIN, Contender, check_plain, operator_of
+from hpccoll.cli.bench.elements import dtype_of
+from hpccoll.cli.bench.facts import RunFacts, gather_facts
+from hpccoll.cli.bench.measure import Measurement, cases
+from hpccoll.cli.bench.options import Options
+from hpccoll.cli.bench.report import document
+from hpccoll.cli.bench.results import Case, Outcome
+from hpccoll.cli.bench.table import (
+    TIME_FORMAT,
+    column_lines,
+    footer_lines,
+    memory_line,
+    row_line,
+    title_lines,
+)
+from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.ops import arithmetic
+from hpccoll.ops import operator_of as table_row
+
+# How long a rank whose collective failed waits for the others before it ends the job.
+_PATIENCE_S = 10.0
+
+
+class Sweep:
+    """One run of the benchmark on `world`; rank 0 writes to `stream`.
+
+    `measure` may raise in the middle: `outcome` then has what was measured before.
+    """
+
+    def __init__(self, world: MPI.Intracomm, options: Options, stream: TextIO) -> None:
+        self.outcome = Outcome()
+        self._world = world
+        self._options = options
+        self._stream = stream
+        self._begin = _now()
+        self._facts: RunFacts | None = None
+        self._left_out: set[str] = set()
+        self._compared: list[str] = []
+
+    def measure(self, comm: Any) -> None:
+        """Measure all cases with `comm`, printing a row as soon as it is there.  Collective.
+
+        Raises UsageError, on all ranks, for a plan, a root or a pair of operator and type that does not
+        exist; HpccollError when a collective failed.
+        """
+        options = self._options
+        _check_algorithm(comm, options)
+        facts = self._facts = gather_facts(self._world, comm, options.max_bytes)
+        measurement = Measurement(self._world, options, facts.max_bytes)
+        every = [case for case in cases(options, self._world.size, facts.max_bytes) if self._is_defined(case)]
+        if not every:
+            raise UsageError(
+                f"nothing is left to measure: not even {options.min_bytes} bytes fit into memory"
+            )
+        self._say(title_lines(options, facts))
+        self._say(column_lines(options))
+        cycle = 0
+        while cycle < options.cycles or options.cycles == 0:
+            for case in every:
+                self._measure_case(measurement, comm, case)
+            cycle += 1
+        self.outcome.out_of_bounds = int(self._world.allreduce(measurement.out_of_bounds))
+
+    def _measure_case(self, measurement: Measurement, comm: Any, case: Case) -> None:
+        contenders = self._contenders(comm, case)
+        selected = Contender(comm).taken(case).name
+        for row in measurement.rows(case, contenders, selected):
+            self.outcome.rows.append(row)
+            if row.algorithm not in self._compared:
+                self._compared.append(row.algorithm)
+            self._say([row_line(row, self._options, _now())])
+
+    def _contenders(self, comm: Any, case: Case) -> list[Contender]:
+        options = self._options
+        if not options.compare:
+            way = Contender(self._world if options.algorithm == PLAIN else comm, options.algorithm)
+            if options.algorithm == PLAIN:
+                check_plain(case)
+            return [way]
+        found = []
+        for name in comm.algorithms(case.operation.name):
+            one = Contender(comm, name)
+            if one.taken(case).name == name:
+                found.append(one)
+            else:
+                self._leave_out(name, f"{name} cannot carry {case.nbytes} bytes of {case.datatype}")
+        try:
+            check_plain(case)
+            found.append(Contender(self._world, PLAIN))
+        except UsageError as error:
+            self._leave_out(f"{case.redop} {case.datatype}", str(error))
+        return found
+
+    def _leave_out(self, key: str, why: str) -> None:
+        """Say once why there is no row."""
+        if key not in self._left_out:
+            self._left_out.add(key)
+            self._say([f"# no row: {why}"])
+
+    def _is_defined(self, case: Case) -> bool:
+        """Whether the type has the operator; it must where it was asked for by name."""
+        if case.redop is None:
+            return True
+        row = table_row(operator_of(case.redop))
+        try:
+            if row is not None:
+                arithmetic(row, dtype_of(case.datatype))
+        except UsageTypeError as error:
+            if len(self._options.redops) == 1 and len(self._options.datatypes) == 1:
+                raise UsageError(f"-o {case.redop} -d {case.datatype}: {error}") from None
+            return False
+        return True
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def conclude(self, args: Sequence[str]) -> int:
+        """Print what comes after the rows, write the JSON file.
+
+        Returns the exit status: 0 good, 1 something was wrong or slower than asked for, 2 the file could
+        not be written.  Collective; but after a failed collective other ranks may be lost: the job ends
+        here if not all ranks come.
+        """
+        options, outcome = self._options, self.outcome
+        names = self._compared if options.compare else []
+        memory = self._memory_line() if options.memory and not outcome.errors else None
+        self._say(footer_lines(outcome, options, names, memory))
+        status = 0 if outcome.is_good(options.min_bandwidth) else 1
+        if options.json is not None and self._facts is not None and self._world.rank == 0:
+            times = (self._begin, _now())
+            text = document(outcome, options, self._facts, args=args, environ=os.environ, times=times)
+            why = _write(options.json, text)
+            if why:
+                self._say([f"# error: {why}"])
+                status = 2
+        if outcome.errors:
+            _end_together(self._world)
+            return status
+        return int(self._world.bcast(status))
+
+    def _memory_line(self) -> str:
+        facts = self._facts
+        buffers = 2 * (facts.max_bytes if facts is not None else 0)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return memory_line(buffers, self._world.allreduce(peak, MPI.MAX))
+
+    def _say(self, lines: Iterable[str]) -> None:
+        if self._world.rank == 0:
+            for line in lines:
+                print(line, file=self._stream)
+            self._stream.flush()
+
+
+def _end_together(world: MPI.Intracomm) -> None:
+    """Wait for all ranks to come here; when one does not within some seconds, end the whole job."""
+    deadline = time.monotonic() + _PATIENCE_S
+    request = world.Ibarrier()
+    while not request.Test():
+        if time.monotonic() > deadline:
+            world.Abort(1)
+        time.sleep(0.01)
+
+
+def check_writable(world: MPI.Intracomm, path: str | None) -> None:
+    """Raises UsageError on all ranks when rank 0 cannot write the JSON file.  Collective."""
+    writable = True
+    if world.rank == 0 and path not in (None, "-"):
+        file = Path(str(path))
+        folder_suffices = not file.exists() and file.parent.is_dir()
+        writable = not file.is_dir() and os.access(file.parent if folder_suffices else file, os.W_OK)
+    if not world.bcast(writable):
+        raise UsageError(f"--json: cannot write {path}")
+
+
+def _write(path: str, text: str) -> str:
+    """Write the JSON text; why it could not, or "" if it could."""
+    if path == "-":
+        print(text, flush=True)
+        return ""
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror}"
+    return ""
+
+
+def _check_algorithm(comm: Any, options: Options) -> None:
+    known = (*comm.algorithms(options.operation.name), PLAIN)
+    if options.algorithm is not None and options.algorithm not in known:
+        raise UsageError(
+            f"--algorithm is {options.algorithm!r}: on layout {comm.machine.layout} "
+            f"{options.operation.name} has {', '.join(known)}"
+        )
+
+
+def _now() -> str:
+    return time.strftime(TIME_FORMAT)

@@ -1,0 +1,222 @@
+"""The control segment of a node: what each of its ranks calls, does, and why a communicator is broken.
+
+    words       0: abort flag;  a line for every member: ARRIVED, STEP;  a line: VERDICT
+    abort text  1 page
+    slots       [2][members]  head | payload of one rank
+    results     [2]           head | payload of all       (several nodes only)
+
+Slots are used in turns of two: whoever arrives at call s + 1 has read all of call s, so that call s + 2
+may overwrite it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpccoll.memory.flags import Flags, open_flags, spin_time_us
+from hpccoll.memory.segments import Segment
+from hpccoll.runtime.fingerprint import FINGERPRINT_BYTES, REFUSED_BYTE, Called
+from hpccoll.runtime.wait import Waits
+from hpccoll.topology.layout import Layout
+from hpccoll.transports.base import Array
+
+TEXT_BYTES = 462
+HEAD_BYTES = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text: 512
+LINE = 8  # words in a cache line
+PAGE = 4096
+ARRIVED, STEP = range(2)  # words in the line of a member
+
+
+@dataclass(frozen=True)
+class SegmentLayout:
+    """Where things are for `members` ranks and payloads of at most so many bytes."""
+
+    members: int
+    slot_payload: int
+    result_payload: int
+
+    @property
+    def verdict_word(self) -> int:
+        return LINE * (1 + self.members)
+
+    @property
+    def abort_text(self) -> int:
+        return -(-(self.verdict_word + LINE) * 8 // PAGE) * PAGE
+
+    @property
+    def slots(self) -> int:
+        return self.abort_text + PAGE
+
+    @property
+    def slot_bytes(self) -> int:
+        return HEAD_BYTES + -(-self.slot_payload // 64) * 64
+
+    @property
+    def results(self) -> int:
+        return self.slots + 2 * self.members * self.slot_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        return HEAD_BYTES + -(-self.result_payload // 64) * 64
+
+    @property
+    def total(self) -> int:
+        return self.results + 2 * self.result_bytes
+
+
+class Control:
+    """The control segment as one rank of the node uses it; private memory where it is alone."""
+
+    def __init__(
+        self, layout: Layout, rank: int, segment: Segment | None, shape: SegmentLayout, native: bool | None
+    ) -> None:
+        self.members = layout.nodes[layout.node(rank)]
+        self.me = layout.local_rank(rank)
+        self._rank = rank
+        self._shape = shape
+        if segment is None:
+            self._memory: Array = np.zeros(shape.total, np.uint8)
+            self._buffer = self._memory.data
+        else:
+            self._memory = segment.array(np.uint8, 0, shape.total)
+            self._buffer = segment.buffer
+        words = self._buffer[: shape.abort_text]
+        spin_us = spin_time_us(len(self.members))
+        self._flags: Flags = open_flags(words, native=native, spin_us=spin_us)
+        self._step = -1
+
+    # --- arrivals -------------------------------------------------------------------------------
+
+    def arrive(self, sequence: int, fingerprint: bytes, text: str, payload: Array | None) -> None:
+        """Say what this rank calls; its payload lies beside it."""
+        start = self._slot(sequence, self.me)
+        self._buffer[start : start + FINGERPRINT_BYTES] = fingerprint
+        if fingerprint[REFUSED_BYTE]:
+            said = text.encode()[:TEXT_BYTES]
+            words = struct.pack("<H", len(said)) + said
+            self._buffer[start + FINGERPRINT_BYTES : start + FINGERPRINT_BYTES + len(words)] = words
+        if payload is not None and payload.size:
+            self._elements(start + HEAD_BYTES, payload.size, payload.dtype)[...] = payload
+        self._flags.store(LINE * (1 + self.me) + ARRIVED, sequence + 1)
+
+    def all_arrived(self, sequence: int) -> Waits:
+        """Until every rank of the node has arrived at a call."""
+        flags, count, wanted = self._flags, len(self.members), sequence + 1
+
+        def wait(seconds: float) -> object:
+            return flags.wait_reached(LINE, count, LINE, wanted, seconds)
+
+        while not flags.reached(LINE, count, LINE, wanted):
+            yield wait
+
+    def missing(self, sequence: int) -> tuple[int, ...]:
+        """Ranks of this node that have not arrived at a call."""
+        return tuple(
+            rank
+            for member, rank in enumerate(self.members)
+            if self._flags.load(LINE * (1 + member) + ARRIVED) < sequence + 1
+        )
+
+    def deviating(self, sequence: int, fingerprint: bytes) -> list[Called]:
+        """What each rank of this node called, when not all called this, or one was refused; else empty."""
+        same = True
+        for member in range(len(self.members)):
+            start = self._slot(sequence, member)
+            other = self._buffer[start : start + FINGERPRINT_BYTES]
+            same = same and other == fingerprint and not other[REFUSED_BYTE]
+        if same:
+            return []
+        return [Called((rank,), *self._said(sequence, member)) for member, rank in enumerate(self.members)]
+
+    def payload(self, sequence: int, member: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """The elements that a rank of this node sent along."""
+        return self._elements(self._slot(sequence, member) + HEAD_BYTES, count, dtype)
+
+    def _said(self, sequence: int, member: int) -> tuple[bytes, str]:
+        start = self._slot(sequence, member)
+        call = bytes(self._buffer[start : start + FINGERPRINT_BYTES])
+        if not call[REFUSED_BYTE]:
+            return call, ""
+        at = start + FINGERPRINT_BYTES
+        (length,) = struct.unpack_from("<H", self._buffer, at)
+        return call, bytes(self._buffer[at + 2 : at + 2 + min(length, TEXT_BYTES)]).decode(errors="replace")
+
+    def _slot(self, sequence: int, member: int) -> int:
+        return self._shape.slots + (sequence % 2 * self._shape.members + member) * self._shape.slot_bytes
+
+    def _elements(self, start: int, count: int, dtype: np.dtype[Any]) -> Array:
+        return self._memory[start : start + count * dtype.itemsize].view(dtype)
+
+    # --- verdicts -------------------------------------------------------------------------------
+
+    def publish(self, sequence: int, problem: bytes) -> None:
+        """The leader's verdict for its node: empty, or who called what."""
+        start = self._result(sequence)
+        problem = problem[: self._shape.result_bytes - HEAD_BYTES]
+        self._buffer[start : start + 4] = struct.pack("<I", len(problem))
+        if problem:
+            self._buffer[start + HEAD_BYTES : start + HEAD_BYTES + len(problem)] = problem
+        self._flags.store(self._shape.verdict_word, sequence + 1)
+
+    def verdict(self, sequence: int) -> Waits:
+        """Until the leader has published its verdict."""
+        flags, word, wanted = self._flags, self._shape.verdict_word, sequence + 1
+
+        def wait(seconds: float) -> object:
+            return flags.wait_reached(word, 1, 1, wanted, seconds)
+
+        while flags.load(word) < wanted:
+            yield wait
+
+    def problem(self, sequence: int) -> bytes:
+        """The verdict that was published."""
+        start = self._result(sequence)
+        (length,) = struct.unpack_from("<I", self._buffer, start)
+        return bytes(self._buffer[start + HEAD_BYTES : start + HEAD_BYTES + length])
+
+    def result(self, sequence: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """The elements that the leader brought from all nodes."""
+        return self._elements(self._result(sequence) + HEAD_BYTES, count, dtype)
+
+    def _result(self, sequence: int) -> int:
+        return self._shape.results + sequence % 2 * self._shape.result_bytes
+
+    # --- what each rank is doing, and abort -----------------------------------------------------
+
+    def note_step(self, step: int) -> None:
+        """Record, for the other ranks' reports, which step of its plan this rank is in."""
+        if step != self._step:
+            self._step = step
+            self._flags.store(LINE * (1 + self.me) + STEP, step)
+
+    def where_others_are(self) -> str:
+        """The calls and steps in which the other ranks of this node are, in words."""
+        words = []
+        for member, rank in enumerate(self.members):
+            if member != self.me:
+                line = LINE * (1 + member)
+                call, step = self._flags.load(line + ARRIVED) - 1, self._flags.load(line + STEP)
+                words.append(f"; rank {rank} is in call #{call}, step {step}")
+        return "".join(words)
+
+    def abort(self, reason: str) -> None:
+        """Tell the ranks of this node why the communicator is broken; the first reason stays."""
+        if self._flags.load(0) == 0:
+            text = reason.encode()[: PAGE - 4]
+            at = self._shape.abort_text
+            self._buffer[at + 4 : at + 4 + len(text)] = text
+            self._buffer[at : at + 4] = struct.pack("<I", len(text))
+            self._flags.store_first(0, self._rank + 1)
+
+    def aborted(self) -> tuple[int, str] | None:
+        """The rank that gave the communicator up, and why."""
+        who = self._flags.load(0)
+        if who == 0:
+            return None
+        at = self._shape.abort_text
+        (length,) = struct.unpack_from("<I", self._buffer, at)
+        return who - 1, bytes(self._buffer[at + 4 : at + 4 + min(length, PAGE - 4)]).decode(errors="replace")
