@@ -15,9 +15,12 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib as mpi_dtypes
 
-from hpccoll.dtypes import check_movable
+from hpccoll.dtypes import check_movable, row_of
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.transports.base import Array
+
+_NUMBERS = (bool, int, float, complex)
+_KINDS = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}
 
 
 @dataclass
@@ -46,27 +49,33 @@ class Buffer:
             self.owner[...] = self.flat.reshape(self.owner.shape, order=self.order)  # type: ignore[call-overload]
 
 
-def source(spec: Any, what: str, *, dtype: np.dtype[Any] | None = None, order: str = "C") -> Buffer:
+def source(
+    spec: Any, what: str, *, dtype: np.dtype[Any] | None = None, order: str = "C", blocks: int = 1
+) -> Buffer:
     """A buffer to read.
 
     `spec`: an array, a number, anything with the buffer interface or DLPack on the CPU, or mpi4py's lists
-    [buf, count], [buf, type], [buf, count, type].  A plain Python number takes `dtype`.
+    [buf, count], [buf, type], [buf, count, type], [buf, (count, start), type], [buf, count, start, type];
+    their count is that of each of `blocks` blocks.  A plain Python number takes `dtype`.
 
-    Raises: UsageTypeError for what is no such buffer; UsageError for a count larger than the buffer.
+    Raises: UsageTypeError for what is no such buffer; UsageError for a count larger than the buffer, and
+    for a number that `dtype` cannot hold.
     """
-    return _buffer(spec, what, dtype, order, fill=True)
+    return _buffer(spec, what, dtype, order, blocks, fill=True)
 
 
-def target(spec: Any, what: str, *, order: str = "C", fill: bool = False) -> Buffer:
+def target(spec: Any, what: str, *, order: str = "C", fill: bool = False, blocks: int = 1) -> Buffer:
     """A buffer to write; with `fill` its present elements are in `flat` too (in place).
 
-    Raises: as `source`, and UsageError when the buffer is read-only.
+    Raises: as `source`, and UsageError when the buffer is read-only or its elements share memory.
     """
-    if isinstance(spec, (bool, int, float, complex, np.generic, bytes)):
+    if isinstance(spec, (*_NUMBERS, np.generic, bytes)):
         raise UsageTypeError(f"{what} is {spec!r}, which cannot be written to: pass an array")
-    buffer = _buffer(spec, what, None, order, fill=fill)
+    buffer = _buffer(spec, what, None, order, blocks, fill=fill)
     if not buffer.owner.flags.writeable:
         raise UsageError(f"{what} is read-only: {_shown(buffer.owner)}")
+    if _elements_overlap(buffer.owner):
+        raise UsageError(f"{what} has elements that share memory: {_shown(buffer.owner)}")
     return buffer
 
 
@@ -96,12 +105,16 @@ def check_apart(send: Buffer, receive: Buffer) -> bool:
     return False
 
 
-def _buffer(spec: Any, what: str, dtype: np.dtype[Any] | None, order: str, *, fill: bool) -> Buffer:
-    array = _from_list(spec, what) if isinstance(spec, (list, tuple)) else _array(spec, what, dtype)
+def _buffer(
+    spec: Any, what: str, dtype: np.dtype[Any] | None, order: str, blocks: int, *, fill: bool
+) -> Buffer:
+    array = _from_list(spec, what, blocks) if isinstance(spec, (list, tuple)) else _array(spec, what, dtype)
     check_movable(array.dtype, what)
-    if array.flags.c_contiguous and (order == "C" or array.ndim <= 1):
+    # MPI does not know unaligned elements as numbers: they are packed like strided ones.
+    aligned = array.flags.aligned
+    if aligned and array.flags.c_contiguous and (order == "C" or array.ndim <= 1):
         return Buffer(array.reshape(-1), array, order, packed=False)
-    if order == "F" and array.flags.f_contiguous:
+    if aligned and order == "F" and array.flags.f_contiguous:
         return Buffer(array.reshape(-1, order="F"), array, order, packed=False)
     flat = array.flatten(order=order) if fill else np.empty(array.size, array.dtype)  # type: ignore[arg-type]
     return Buffer(flat, array, order, packed=True)
@@ -109,12 +122,11 @@ def _buffer(spec: Any, what: str, dtype: np.dtype[Any] | None, order: str, *, fi
 
 def _array(spec: Any, what: str, dtype: np.dtype[Any] | None) -> Array:
     """An array over the memory of the object, or a new one for a number."""
-    if isinstance(spec, np.ndarray):
-        return spec
-    if isinstance(spec, (bool, int, float, complex)):
-        return np.asarray(spec, dtype=dtype)
-    if isinstance(spec, np.generic):
+    if isinstance(spec, (np.ndarray, np.generic)):
+        # Subclasses such as np.matrix have other shapes for slices and reshapes.
         return np.asarray(spec)
+    if isinstance(spec, _NUMBERS):
+        return _number(spec, what, dtype)
     if spec is None or isinstance(spec, str):
         raise UsageTypeError(f"{what} is {spec!r}: must be an array or a buffer")
     if getattr(spec, "__cuda_array_interface__", None) is not None:
@@ -135,25 +147,67 @@ def _array(spec: Any, what: str, dtype: np.dtype[Any] | None) -> Array:
     raise UsageTypeError(f"{what} is a {type(spec).__name__}: must be an array or a buffer")
 
 
-def _from_list(spec: list[Any] | tuple[Any, ...], what: str) -> Array:
-    """mpi4py's [buf, count], [buf, type], [buf, count, type] with a predefined type."""
-    if not spec or len(spec) > 3:
+def _number(value: complex, what: str, dtype: np.dtype[Any] | None) -> Array:
+    """A plain Python number as an array of `dtype`, where that can hold it."""
+    row = row_of(dtype) if dtype is not None else None
+    if dtype is None or row is None:
+        return np.asarray(value)
+    if _KINDS[row.kind] < next(kind for kind, one in enumerate(_NUMBERS) if isinstance(value, one)):
+        raise UsageTypeError(f"{what} is {value!r}: dtype {dtype} of recvbuf cannot hold it")
+    if row.kind in ("int", "uint") and not np.iinfo(dtype).min <= value.real <= np.iinfo(dtype).max:
+        raise UsageError(f"{what} is {value!r}: dtype {dtype} of recvbuf cannot hold it")
+    try:
+        return np.asarray(value, dtype=dtype)
+    except OverflowError:
+        raise UsageError(f"{what} is {value!r}: dtype {dtype} of recvbuf cannot hold it") from None
+
+
+def _elements_overlap(array: Array) -> bool:
+    """There are more bytes in the elements than the array spans: strides of 0, sliding windows."""
+    if array.size <= 1:
+        return False
+    spanned = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides, strict=True))
+    return bool(spanned + array.itemsize < array.nbytes)
+
+
+def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Array:
+    """The elements that one of mpi4py's lists with a predefined type means; see `source`."""
+    rest = list(spec[1:])
+    kind = rest.pop() if rest and isinstance(rest[-1], (MPI.Datatype, str)) else None
+    if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
+        rest = list(rest[0])
+    if not spec or isinstance(spec[0], (*_NUMBERS, np.generic)) or len(rest) > 2:
         raise UsageTypeError(
             f"{what} is {spec!r}: must be an array, [buf, count], [buf, type] or [buf, count, type]"
         )
+    for value in rest:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
+            raise UsageTypeError(f"{what} has count {value!r}: must be a number")
+    count, start = (*rest, None, None)[:2]
     array = _array(spec[0], what, None)
-    kind = next((part for part in spec[1:] if isinstance(part, (MPI.Datatype, str))), None)
-    counts = [part for part in spec[1:] if part is not kind]
     if kind is not None:
-        array = _flat_bytes(array, what).view(_numpy_dtype(kind, what))
-    count = counts[0] if counts else None
-    if count is None:
+        array = _reinterpreted(array, _numpy_dtype(kind, what), count is None, what)
+    if count is None and start is None:
         return array
-    if not isinstance(count, (int, np.integer)):
-        raise UsageTypeError(f"{what} has count {count!r}: must be a number")
-    if not 0 <= count <= array.size:
-        raise UsageError(f"{what} has count {count}, but the buffer holds {array.size} elements")
-    return _flat(array, what)[: int(count)]
+    start = int(start or 0)
+    count = (array.size - start) // blocks if count is None else int(count)
+    if start < 0 or count < 0 or start + blocks * count > array.size:
+        of_blocks = f" for each of {blocks} ranks" if blocks > 1 else ""
+        from_start = f" from {start}" if start else ""
+        raise UsageError(
+            f"{what} has count {count}{of_blocks}{from_start}, but the buffer holds {array.size} elements"
+        )
+    return _flat(array, what)[start : start + blocks * count]
+
+
+def _reinterpreted(array: Array, dtype: np.dtype[Any], whole: bool, what: str) -> Array:
+    """The bytes of an array as another dtype; `whole` forbids a rest at its end."""
+    check_movable(array.dtype, what)
+    raw = _flat(array, what).view(np.uint8)
+    rest = raw.size % dtype.itemsize
+    if rest and whole:
+        raise UsageError(f"{what} holds {raw.size} bytes: not a multiple of the {dtype.itemsize} of its type")
+    return raw[: raw.size - rest].view(dtype)
 
 
 def _flat(array: Array, what: str) -> Array:
@@ -162,10 +216,6 @@ def _flat(array: Array, what: str) -> Array:
     if array.flags.f_contiguous:
         return array.reshape(-1, order="F")
     raise UsageError(f"{what} is given by count or type and not contiguous: {_shown(array)}")
-
-
-def _flat_bytes(array: Array, what: str) -> Array:
-    return _flat(array, what).view(np.uint8)
 
 
 def _numpy_dtype(kind: MPI.Datatype | str, what: str) -> np.dtype[Any]:

@@ -81,10 +81,10 @@ def allgather(sendbuf: Any, recvbuf: Any, rank: int, size: int) -> Call:
     """Every rank gives a block and takes all of them."""
     order = memory_order(recvbuf)
     if _in_place(sendbuf):
-        take = target(recvbuf, "recvbuf", order=order, fill=True)
+        take = target(recvbuf, "recvbuf", order=order, fill=True, blocks=size)
         count = _block(take, size)
         return Call("allgather", count, take.dtype, take.flat[rank * count : (rank + 1) * count], take)
-    take = target(recvbuf, "recvbuf", order=order)
+    take = target(recvbuf, "recvbuf", order=order, blocks=size)
     send = source(sendbuf, "sendbuf", dtype=take.dtype, order=order)
     _same_dtype(send, take)
     if take.count != size * send.count:
@@ -100,7 +100,7 @@ def reduce_scatter_block(sendbuf: Any, recvbuf: Any, op: Operator, size: int) ->
     """Every rank gives elements for all and takes its own block, combined."""
     order = memory_order(recvbuf)
     if _in_place(sendbuf):
-        take = target(recvbuf, "recvbuf", order=order, fill=True)
+        take = target(recvbuf, "recvbuf", order=order, fill=True, blocks=size)
         count = _block(take, size)
         rule = arithmetic(op, take.dtype)
         # The result goes to the first block of the buffer that is the input: through a copy.
@@ -108,7 +108,7 @@ def reduce_scatter_block(sendbuf: Any, recvbuf: Any, op: Operator, size: int) ->
         first_block = _FirstBlock(first, take)
         return Call("reduce_scatter", count, take.dtype, take.flat, first_block, arithmetic=rule)
     take = target(recvbuf, "recvbuf", order=order)
-    send = source(sendbuf, "sendbuf", dtype=take.dtype, order=order)
+    send = source(sendbuf, "sendbuf", dtype=take.dtype, order=order, blocks=size)
     _same_dtype(send, take)
     if send.count != size * take.count:
         raise UsageError(

@@ -263,7 +263,14 @@ class Collectives(_Intracomm):
         context = self._used()
         try:
             call = prepare()
-        except UsageError as error:
-            context.refuse(name, error)
+        except Exception as error:
+            # Whatever the caller's objects do when they are read: the other ranks are waiting.
+            refusal = error if isinstance(error, UsageError) else _refusal(error)
+            context.refuse(name, refusal)
             raise
         context.run(call)
+
+
+def _refusal(error: Exception) -> UsageError:
+    kind = UsageTypeError if isinstance(error, TypeError) else UsageError
+    return kind(f"an argument cannot be read: {type(error).__name__}: {error}")

@@ -105,6 +105,10 @@ class _Ours(Collectives):
     def Create_dist_graph_adjacent(self, *args: Any, **kwargs: Any) -> Any:
         return self._make(DistgraphCommunicator, super().Create_dist_graph_adjacent(*args, **kwargs))
 
+    def Ishrink(self) -> tuple[Any, MPI.Request]:
+        comm, request = super().Ishrink()
+        return self._make(Communicator, comm), request
+
     def Shrink(self) -> Any:
         return self._make(Communicator, super().Shrink())
 

@@ -58,12 +58,17 @@ def row_of(dtype: np.dtype[Any]) -> Row | None:
 
 
 def check_movable(dtype: np.dtype[Any], what: str) -> None:
-    """Raises UsageTypeError when elements hold pointers, which mean nothing to another process."""
+    """Elements have bytes, and no pointers, which mean nothing to another process.
+
+    Raises: UsageTypeError.
+    """
     if dtype.hasobject:
         raise UsageTypeError(
             f"{what} has dtype {dtype}: Python objects cannot be moved as bytes; "
             "use the lower-case methods, which pickle"
         )
+    if dtype.itemsize == 0:
+        raise UsageTypeError(f"{what} has dtype {dtype}, whose elements have no bytes")
 
 
 @lru_cache(maxsize=256)

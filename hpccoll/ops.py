@@ -65,18 +65,24 @@ _MPI_OPERATORS: dict[int, Operator] = {
         (MPI.BXOR, Operator("BXOR", 10, np.bitwise_xor, BITS, INTEGERS)),
     )
 }
+_NOT_REDUCING = {
+    MPI.OP_NULL.handle: "MPI.OP_NULL",
+    MPI.REPLACE.handle: "MPI.REPLACE",
+    MPI.NO_OP.handle: "MPI.NO_OP",
+}
 NAMES = {0: "-", AVG.code: AVG.name} | {row.code: row.name for row in _MPI_OPERATORS.values()}
 
 
 def operator_of(op: MPI.Op | Operator) -> Operator | None:
     """The table's row; None for an MPI operator that is not in it (user operators, MINLOC, MAXLOC).
 
-    Raises: UsageTypeError when `op` is no operator.
+    Raises: UsageTypeError when `op` is no operator, or one that MPI has for one-sided calls only.
     """
     if isinstance(op, Operator):
         return op
-    if not isinstance(op, MPI.Op):
-        raise UsageTypeError(f"op is {op!r}: must be an MPI operator or hpccoll.AVG")
+    if not isinstance(op, MPI.Op) or op.handle in _NOT_REDUCING:
+        shown = _NOT_REDUCING[op.handle] if isinstance(op, MPI.Op) else repr(op)
+        raise UsageTypeError(f"op is {shown}: must be an MPI operator that reduces, or hpccoll.AVG")
     return _MPI_OPERATORS.get(op.handle)
 
 
@@ -100,7 +106,7 @@ class Arithmetic:
             if self.dtype.kind in "iu":
                 _divide_toward_zero(total, ranks)
             else:
-                np.divide(total, total.dtype.type(ranks), out=total)
+                _divide(total, ranks)
         if out is not total:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.copyto(out, total, casting="unsafe")
@@ -122,7 +128,7 @@ def arithmetic(operator: Operator, dtype: np.dtype[Any]) -> Arithmetic:
     mpi = None
     if row.kind in operator.mpi_exact and working.isnative:
         mpi = next(MPI.Op.fromhandle(h) for h, one in _MPI_OPERATORS.items() if one is operator)
-    elif operator.average:
+    elif operator.average and working.isnative:
         mpi = MPI.SUM
     return Arithmetic(operator, dtype, working, _combiner(operator.ufunc), mpi)
 
@@ -134,6 +140,12 @@ def _combiner(ufunc: Callable[..., Any]) -> Combine:
             ufunc(left, right, out=target, casting="unsafe")
 
     return combine
+
+
+def _divide(total: Array, ranks: int) -> None:
+    # Part by part: a division by a complex number rounds twice and makes inf + 1j to inf + nan j.
+    parts = total.view(total.real.dtype)
+    np.divide(parts, parts.dtype.type(ranks), out=parts)
 
 
 def _divide_toward_zero(total: Array, ranks: int) -> None:

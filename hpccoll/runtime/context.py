@@ -107,7 +107,9 @@ class Context:
         planned = self.planner.plan(call)
         payload = payload_of(call, self.rank, self.size) if planned.plan.name == ONE_SHOT else None
         if payload is not None or self.config.checks == "on" or call.collective == "barrier":
-            yield from self._agreement.check(sequence, _fingerprint(call, sequence), "", payload)
+            yield from self._agreement.check(
+                sequence, _fingerprint(call, sequence, planned.code), "", payload
+            )
         if payload is not None:
             finish_payload(call, payload, self.rank, self.size)
         elif planned.schedule is not None:
@@ -289,9 +291,11 @@ class Context:
                 segment.close()
 
 
-def _fingerprint(call: Call, sequence: int) -> bytes:
+def _fingerprint(call: Call, sequence: int, plan: int) -> bytes:
     operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
-    return Fingerprint(sequence, tag(call.dtype), call.count, call.root, call.collective, operator).pack()
+    return Fingerprint(
+        sequence, tag(call.dtype), call.count, call.root, call.collective, operator, plan=plan
+    ).pack()
 
 
 def _output(call: Call, give: Array) -> Array:

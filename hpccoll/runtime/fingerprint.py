@@ -1,6 +1,6 @@
 """What a rank calls, in 48 bytes, and the words for how calls differ.
 
-sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory 1 | refused 1 | 6 unused
+sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory, refused, plan 1 each | 5 free
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from hpccoll.errors import HpccollError, MismatchError, UsageError, UsageTypeError
 from hpccoll.ops import NAMES as OPERATORS
+from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import NAMES as COLLECTIVES
 from hpccoll.topology.notation import format_ranks
 
-_FORMAT = struct.Struct("<q16sqihhBB6x")
+_FORMAT = struct.Struct("<q16sqihhBBB5x")
 FINGERPRINT_BYTES = _FORMAT.size
 REFUSED_BYTE = 41
 HOST = 0
@@ -34,6 +35,7 @@ class Fingerprint:
     operator: int
     memory: int = HOST
     refused: int = ACCEPTED
+    plan: int = 0  # index among the collective's plans
 
     def pack(self) -> bytes:
         return _FORMAT.pack(
@@ -45,13 +47,22 @@ class Fingerprint:
             self.operator,
             self.memory,
             self.refused,
+            self.plan,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Fingerprint:
-        sequence, dtype, count, root, collective, operator, memory, refused = _FORMAT.unpack(data)
+        sequence, dtype, count, root, collective, operator, memory, refused, plan = _FORMAT.unpack(data)
         return cls(
-            sequence, dtype.rstrip(b"\0"), count, root, COLLECTIVES[collective], operator, memory, refused
+            sequence,
+            dtype.rstrip(b"\0"),
+            count,
+            root,
+            COLLECTIVES[collective],
+            operator,
+            memory,
+            refused,
+            plan,
         )
 
     def fields(self) -> dict[str, str]:
@@ -64,6 +75,7 @@ class Fingerprint:
             "operator": OPERATORS.get(self.operator, str(self.operator)),
             "root": str(self.root),
             "memory": str(self.memory),
+            "plan": RECIPES[self.collective][self.plan].name,
         }
 
 

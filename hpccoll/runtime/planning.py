@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from hpccoll.calls import Call
 from hpccoll.config import Config
@@ -29,6 +30,12 @@ class Planned:
     plan: Plan
     schedule: Schedule | None
     needs_staging: bool
+
+    @cached_property
+    def code(self) -> int:
+        """The index of the plan among those of its collective, for the agreement check."""
+        recipes = RECIPES[self.plan.collective.name]
+        return next(index for index, recipe in enumerate(recipes) if recipe.name == self.plan.name)
 
 
 @dataclass(frozen=True)

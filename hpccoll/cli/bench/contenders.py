@@ -114,4 +114,5 @@ def _call_and_divide(call: Callable[[], None], out: Any, ranks: int) -> None:
     if out.dtype.kind in "iu":
         np.copyto(out, np.trunc(out / ranks), casting="unsafe")
     else:
-        np.divide(out, out.dtype.type(ranks), out=out)
+        parts = out.view(out.real.dtype)
+        np.divide(parts, parts.dtype.type(ranks), out=parts)

@@ -124,10 +124,15 @@ def _exact(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _divided(total: Table, ranks: int, dtype: np.dtype[Any]) -> Table:
-    """The average as documented: one division, integers toward zero, 16-bit floats divided in float32."""
+    """The average as documented: one division, integers toward zero, complex numbers part by part.
+
+    16-bit floats are divided in float32.
+    """
     if dtype.kind in "iu":
         quotient: Table = np.abs(total) // total.dtype.type(ranks)
         return np.where(total < 0, -quotient, quotient) if dtype.kind == "i" else quotient
     working = dtype if dtype.kind == "c" or dtype.itemsize >= 4 else np.dtype(np.float32)
-    average: Table = np.divide(total.astype(working), working.type(ranks))
+    average = total.astype(working)
+    parts = average.view(average.real.dtype)
+    np.divide(parts, parts.dtype.type(ranks), out=parts)
     return average
