@@ -15,8 +15,10 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib as mpi_dtypes
 
+from hpccoll.derived import Items, is_derived
 from hpccoll.dtypes import check_movable, row_of
 from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.foreign import host_array, host_bytes
 from hpccoll.transports.base import Array
 
 _NUMBERS = (bool, int, float, complex)
@@ -47,6 +49,18 @@ class Buffer:
         """After the elements of `flat` were written: bring them to the caller's array."""
         if self.packed:
             self.owner[...] = self.flat.reshape(self.owner.shape, order=self.order)  # type: ignore[call-overload]
+
+
+class DerivedBuffer(Buffer):
+    """A buffer of a derived datatype: always packed; its owner is the bytes that hold the items."""
+
+    def __init__(self, items: Items, fill: bool) -> None:
+        flat = items.pack() if fill else np.empty(items.nbytes, np.uint8).view(items.dtype)
+        super().__init__(flat, items.raw, "C", packed=True)
+        self._items = items
+
+    def unpack(self) -> None:
+        self._items.unpack(self.flat)
 
 
 def source(
@@ -108,7 +122,13 @@ def check_apart(send: Buffer, receive: Buffer) -> bool:
 def _buffer(
     spec: Any, what: str, dtype: np.dtype[Any] | None, order: str, blocks: int, *, fill: bool
 ) -> Buffer:
-    array = _from_list(spec, what, blocks) if isinstance(spec, (list, tuple)) else _array(spec, what, dtype)
+    if isinstance(spec, (list, tuple)):
+        found = _from_list(spec, what, blocks)
+        if isinstance(found, Items):
+            return DerivedBuffer(found, fill)
+        array = found
+    else:
+        array = _array(spec, what, dtype)
     check_movable(array.dtype, what)
     # MPI does not know unaligned elements as numbers: they are packed like strided ones.
     aligned = array.flags.aligned
@@ -129,22 +149,7 @@ def _array(spec: Any, what: str, dtype: np.dtype[Any] | None) -> Array:
         return _number(spec, what, dtype)
     if spec is None or isinstance(spec, str):
         raise UsageTypeError(f"{what} is {spec!r}: must be an array or a buffer")
-    if getattr(spec, "__cuda_array_interface__", None) is not None:
-        raise UsageTypeError(
-            f"{what} is a {type(spec).__name__} in device memory: this version takes host arrays only"
-        )
-    try:
-        return np.asarray(memoryview(spec))
-    except (TypeError, ValueError, BufferError):
-        pass
-    if hasattr(spec, "__dlpack__"):
-        try:
-            return np.from_dlpack(spec)
-        except (TypeError, ValueError, BufferError, RuntimeError) as error:
-            raise UsageTypeError(f"{what} is a {type(spec).__name__}: {error}") from error
-    if hasattr(spec, "__array_interface__"):
-        return np.asarray(spec)
-    raise UsageTypeError(f"{what} is a {type(spec).__name__}: must be an array or a buffer")
+    return host_array(spec, what)
 
 
 def _number(value: complex, what: str, dtype: np.dtype[Any] | None) -> Array:
@@ -170,8 +175,8 @@ def _elements_overlap(array: Array) -> bool:
     return bool(spanned + array.itemsize < array.nbytes)
 
 
-def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Array:
-    """The elements that one of mpi4py's lists with a predefined type means; see `source`."""
+def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Array | Items:
+    """The elements that one of mpi4py's lists means; see `source`."""
     rest = list(spec[1:])
     kind = rest.pop() if rest and isinstance(rest[-1], (MPI.Datatype, str)) else None
     if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
@@ -184,7 +189,13 @@ def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Arr
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
             raise UsageTypeError(f"{what} has count {value!r}: must be a number")
     count, start = (*rest, None, None)[:2]
-    array = _array(spec[0], what, None)
+    if kind is not None and hasattr(spec[0], "__dlpack__") and not isinstance(spec[0], np.ndarray):
+        array = host_bytes(spec[0], what)
+    else:
+        array = _array(spec[0], what, None)
+    if is_derived(kind):
+        raw = _flat(array, what).view(np.uint8)
+        return Items(raw, kind, None if count is None else int(count), int(start or 0), blocks, what)
     if kind is not None:
         array = _reinterpreted(array, _numpy_dtype(kind, what), count is None, what)
     if count is None and start is None:
@@ -225,9 +236,7 @@ def _numpy_dtype(kind: MPI.Datatype | str, what: str) -> np.dtype[Any]:
             raise ValueError("derived")
         return mpi_dtypes.to_numpy_dtype(datatype)
     except (ValueError, KeyError, MPI.Exception):
-        raise UsageTypeError(
-            f"{what} has type {kind!r}: must be a predefined MPI type that NumPy has"
-        ) from None
+        raise UsageTypeError(f"{what} has type {kind!r}: must be an MPI type that NumPy has") from None
 
 
 def _shown(array: Array) -> str:

@@ -151,7 +151,7 @@ class Collectives(_Intracomm):
                 raise UsageError(f"{op!r} is not in the table of operators: MPI's own call is taken")
             how = arithmetic(rule, kind)
             native, itemsize = how.mpi is not None, how.working.itemsize
-        return self._used().planner.explain(collective, nbytes, itemsize, root, native)
+        return self._used().planner.explain(collective, nbytes, kind.itemsize, itemsize, root, native)
 
     def forced(self, algorithm: str) -> AbstractContextManager[None]:
         """Inside `with comm.forced("ring"):` the collectives that have a plan of this name take it.

@@ -137,7 +137,12 @@ def arithmetic(operator: Operator, dtype: np.dtype[Any]) -> Arithmetic:
 def _combiner(ufunc: Callable[..., Any]) -> Combine:
     def combine(left: Array, right: Array, target: Array) -> None:
         with np.errstate(all="ignore"):
-            ufunc(left, right, out=target, casting="unsafe")
+            if target.size == 1 and target.dtype.kind in "fc":
+                # In place NumPy takes one element for a reduction, whose last bit differs in complex products
+                # from that of the same product with another output; ranks differ in which operand is theirs.
+                target[...] = ufunc(left, right)
+            else:
+                ufunc(left, right, out=target, casting="unsafe")
 
     return combine
 

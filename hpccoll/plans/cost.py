@@ -5,19 +5,29 @@ bandwidth of what carries them: between nodes all ranks of a node share the node
 inside a node they share its memory bandwidth.  Steps of different chunks overlap where they use
 different levels: the plan's time is that of the schedule in which every level does its steps in order.
 Formulas: R. Thakur et al. (2005), P. Patarasuk and X. Yuan (2009), see the algorithms' modules.
+
+Selection prices hundreds of steps in which few differ in more than their place in the index space (equal
+chunks, the same stage of another plan), and whose groups mostly lie alike (rails).  So steps are priced by
+`_Shape` and messages counted by the nodes of a group's members; both are remembered.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, log2
+from typing import NamedTuple
 
-from hpccoll.plans.algorithm import Edge
+from hpccoll.plans.algorithm import Edge, Rounds
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import ALGORITHMS
 from hpccoll.plans.spans import length, split_evenly
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
+from hpccoll.topology.layout import Layout
+
+LEVELS = ("NODE", "network")
 
 
 @dataclass(frozen=True)
@@ -52,34 +62,67 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """A plan's time, the busy time of each level, and bytes: the most that any node sends or moves."""
+    """A plan's time, the busy time of each level, and bytes: the most that any node sends or moves.
+
+    `start_s`: when each step starts in the schedule that `time_s` is the length of.
+    """
 
     time_s: float
     busy_s: dict[str, float]
     bytes_between_nodes: int
     bytes_inside_node: int
     steps: tuple[StepCost, ...]
+    start_s: tuple[float, ...]
+
+
+class _Load(NamedTuple):
+    """What one step asks of the machine: bytes by node."""
+
+    time_s: float
+    sent: tuple[int, ...]
+    inside: tuple[int, ...]
+
+    @property
+    def level(self) -> str:
+        return "network" if any(self.sent) else "NODE"
+
+
+class _Shape(NamedTuple):
+    """A step without where it is in the index space and what it waits for: `lengths` of its regions."""
+
+    kind: Kind
+    family: str
+    groups: tuple[tuple[int, ...], ...]
+    roots: tuple[int, ...]
+    algorithm: str
+    lengths: tuple[tuple[int, ...], ...]
+
+    def root(self, group: int) -> int:
+        return self.roots[group] if self.roots else 0
 
 
 def price(plan: Plan, itemsize: int, links: Links | None = None) -> Cost:
     """The cost of a plan whose elements have `itemsize` bytes."""
     links = links or Links()
-    costs = [_step(plan, step, itemsize, links) for step in plan.steps]
+    loads = [_load_of(plan, step, itemsize, links) for step in plan.steps]
     begin = 0.0 if _carries_payload(plan) else agreement_s(plan, links)
-    free = {"NODE": begin, "network": begin}
-    busy = {"NODE": 0.0, "network": 0.0}
+    free = dict.fromkeys(LEVELS, begin)
+    busy = dict.fromkeys(LEVELS, 0.0)
+    starts: list[float] = []
     finish: list[float] = []
-    for step, cost in zip(plan.steps, costs, strict=True):
-        start = max([free[cost.level], *(finish[index] for index in step.after)])
-        finish.append(start + cost.time_s)
-        free[cost.level] = finish[-1]
-        busy[cost.level] += cost.time_s
+    for step, load in zip(plan.steps, loads, strict=True):
+        level = load.level
+        starts.append(max([free[level], *(finish[index] for index in step.after)]))
+        finish.append(starts[-1] + load.time_s)
+        free[level] = finish[-1]
+        busy[level] += load.time_s
     return Cost(
         max(finish, default=begin),
         busy,
-        sum(cost.bytes_between_nodes for cost in costs),
-        sum(cost.bytes_inside_node for cost in costs),
-        tuple(costs),
+        _most([load.sent for load in loads]),
+        _most([load.inside for load in loads]),
+        tuple(StepCost(load.time_s, max(load.sent), max(load.inside), load.level) for load in loads),
+        tuple(starts),
     )
 
 
@@ -91,87 +134,146 @@ def agreement_s(plan: Plan, links: Links) -> float:
     return (2 * links.node_latency_us + ceil(log2(nodes)) * links.network_latency_us) * 1e-6
 
 
+def edges(plan: Plan, step: Step) -> Iterator[Edge]:
+    """Messages of a lowered step between world ranks, in elements."""
+    shape = _shape(step)
+    for group, members in enumerate(step.groups):
+        found = _edges(shape.algorithm, shape.kind, len(members), shape.lengths[group], shape.root(group))
+        for source, target, elements in found:
+            yield Edge(members[source], members[target], elements)
+
+
+def _edges(
+    algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], root: int
+) -> Iterator[Edge]:
+    of_members = lengths if kind.by_member else split_evenly(lengths[0], count)
+    return ALGORITHMS[algorithm].edges(kind, of_members, root)
+
+
+def _shape(step: Step) -> _Shape:
+    # Groups often share one object for their regions: a node of a thousand is then measured once.
+    known: dict[int, tuple[int, ...]] = {}
+    for regions in step.regions:
+        if id(regions) not in known:
+            known[id(regions)] = tuple(length(one) for one in regions)
+    lengths = tuple(known[id(regions)] for regions in step.regions)
+    return _Shape(step.kind, step.family, step.groups, step.roots, step.algorithm, lengths)
+
+
+def _most(of_steps: list[tuple[int, ...]]) -> int:
+    """The largest sum of any node over all steps."""
+    alike = Counter(of_steps)
+    sums = (
+        sum(times * value for times, value in zip(alike.values(), values, strict=True))
+        for values in zip(*alike, strict=True)
+    )
+    return max(sums, default=0)
+
+
 def _carries_payload(plan: Plan) -> bool:
     return any(step.algorithm == ONE_SHOT for step in plan.steps)
 
 
-def edges(plan: Plan, step: Step) -> Iterator[Edge]:
-    """Messages of a lowered step between world ranks, in elements."""
-    algorithm = ALGORITHMS[step.algorithm]
-    for group, members in enumerate(step.groups):
-        root = step.roots[group] if step.roots else 0
-        regions = step.regions[group]
-        if step.kind.by_member:
-            lengths = [length(one) for one in regions]
-        else:
-            lengths = split_evenly(length(regions[0]), len(members))
-        for edge in algorithm.edges(step.kind, lengths, root):
-            yield Edge(members[edge.source], members[edge.target], edge.elements)
-
-
-def _step(plan: Plan, step: Step, itemsize: int, links: Links) -> StepCost:
+def _load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> _Load:
     if step.algorithm == ONE_SHOT:
         return _one_shot(plan, itemsize, links)
-    if step.algorithm == NATIVE:
-        if step.family == "NODE" or plan.layout.node_count == 1:
-            return _shared_memory(step, itemsize, links)
-        return _native_between(plan, step, itemsize, links)
-    return _messages(plan, step, itemsize, links)
+    return _load(plan.layout, _shape(step), plan.segment, itemsize, links)
 
 
-def _messages(plan: Plan, step: Step, itemsize: int, links: Links) -> StepCost:
-    layout = plan.layout
+@lru_cache(maxsize=128)
+def _load(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
+    if shape.algorithm != NATIVE:
+        return _messages(layout, shape, segment, itemsize, links)
+    if shape.family == "NODE" or layout.node_count == 1:
+        return _shared_memory(layout, shape, itemsize, links)
+    return _native_between(layout, shape, segment, itemsize, links)
+
+
+def _messages(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
     sent = [0] * layout.node_count
     inside = [0] * layout.node_count
-    for source, target, elements in edges(plan, step):
-        node = layout.node(source)
-        (inside if layout.node(target) == node else sent)[node] += elements * itemsize
-    longest = max(len(members) for members in step.groups)
-    rounds = ALGORITHMS[step.algorithm].rounds(step.kind, longest)
+    node_of = layout.node_of
+    alike = Counter(
+        (shape.lengths[group], shape.root(group), tuple(node_of[member] for member in members))
+        for group, members in enumerate(shape.groups)
+    )
+    for (lengths, root, nodes), times in alike.items():
+        traffic = _traffic(shape.algorithm, shape.kind, lengths, root, nodes)
+        for node, (between, within) in traffic.items():
+            sent[node] += times * between * itemsize
+            inside[node] += times * within * itemsize
+    longest = max(len(members) for members in shape.groups)
+    rounds = _rounds(shape.algorithm, shape.kind, longest)
     crosses = any(sent)
     latency_us = links.network_latency_us if crosses else links.message_latency_us
     bandwidth = links.network_gbs if crosses else links.message_gbs
-    largest = max((step.elements(group) for group in range(len(step.groups))), default=0)
-    fill = rounds.fills * min(plan.segment, largest) * itemsize / (bandwidth * 1e9)
+    largest = max(map(sum, shape.lengths))
+    fill = rounds.fills * min(segment, largest) * itemsize / (bandwidth * 1e9)
     moving = max(max(sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
-    time_s = rounds.messages * latency_us * 1e-6 + fill + moving
-    return StepCost(time_s, max(sent), max(inside), "network" if crosses else "NODE")
+    return _Load(rounds.messages * latency_us * 1e-6 + fill + moving, tuple(sent), tuple(inside))
 
 
-def _shared_memory(step: Step, itemsize: int, links: Links) -> StepCost:
-    """Bytes read and written per element of the region: copy in, combine, copy out by `count` ranks."""
-    most = slowest = 0.0
-    for group, members in enumerate(step.groups):
-        count, bytes_ = len(members), step.elements(group) * itemsize
+@lru_cache(maxsize=128)
+def _traffic(
+    algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
+) -> dict[int, tuple[int, int]]:
+    """Elements that each node sends to others, and moves inside, for one group whose members are on `nodes`."""
+    between = dict.fromkeys(nodes, 0)
+    within = between.copy()
+    for source, target, elements in _edges(algorithm, kind, len(nodes), lengths, root):
+        node = nodes[source]
+        if nodes[target] == node:
+            within[node] += elements
+        else:
+            between[node] += elements
+    return {node: (between[node], within[node]) for node in between}
+
+
+@lru_cache(maxsize=128)
+def _rounds(algorithm: str, kind: Kind, count: int) -> Rounds:
+    return ALGORITHMS[algorithm].rounds(kind, count)
+
+
+_PASSES = {
+    Kind.ALLREDUCE: (5, 1),
+    Kind.REDUCE: (3, 3),
+    Kind.REDUCE_SCATTER: (3, 1),
+    Kind.BROADCAST: (2, 0),
+    Kind.ALLGATHER: (2, 2),
+    Kind.GATHER: (0, 4),
+    Kind.SCATTER: (0, 4),
+}
+
+
+def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -> _Load:
+    """Copy in, combine, copy out: so many passes over the region, for each member and once."""
+    per_member, once = _PASSES[shape.kind]
+    inside = [0] * layout.node_count
+    slowest = 0.0
+    for members, lengths in zip(shape.groups, shape.lengths, strict=True):
+        count, bytes_ = len(members), sum(lengths) * itemsize
         if count == 1:
             continue
-        passes = {
-            Kind.ALLREDUCE: 5 * count + 1,
-            Kind.REDUCE: 3 * count + 3,
-            Kind.REDUCE_SCATTER: 3 * count + 1,
-            Kind.BROADCAST: 2 * count,
-            Kind.ALLGATHER: 2 * count + 2,
-            Kind.GATHER: 4,
-            Kind.SCATTER: 4,
-        }[step.kind]
+        passes = per_member * count + once
         blocks = max(1, ceil(bytes_ / links.block_bytes))
         time_s = blocks * links.node_latency_us * 1e-6 + passes * bytes_ / (links.memory_gbs * 1e9)
-        slowest, most = max(slowest, time_s), max(most, passes * bytes_)
-    return StepCost(slowest, 0, int(most), "NODE")
+        slowest = max(slowest, time_s)
+        inside[layout.node_of[members[0]]] += passes * bytes_
+    return _Load(slowest, (0,) * layout.node_count, tuple(inside))
 
 
-def _native_between(plan: Plan, step: Step, itemsize: int, links: Links) -> StepCost:
+def _native_between(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
     """The transport's own call over several nodes: the best of the algorithms we know, less efficient."""
     links = replace(links, network_gbs=links.network_gbs * links.mpi_efficiency)
     alternatives = [
-        _messages(plan, replace(step, algorithm=name), itemsize, links)
+        _messages(layout, shape._replace(algorithm=name), segment, itemsize, links)
         for name, algorithm in ALGORITHMS.items()
-        if step.kind in algorithm.kinds
+        if shape.kind in algorithm.kinds
     ]
-    return min(alternatives, key=lambda cost: cost.time_s)
+    return min(alternatives, key=lambda load: load.time_s)
 
 
-def _one_shot(plan: Plan, itemsize: int, links: Links) -> StepCost:
+def _one_shot(plan: Plan, itemsize: int, links: Links) -> _Load:
     """Every rank's payload in the node's slots; the leaders pass node payloads on, doubling each round."""
     layout, collective = plan.layout, plan.collective
     payload = collective.count * itemsize
@@ -181,6 +283,4 @@ def _one_shot(plan: Plan, itemsize: int, links: Links) -> StepCost:
     inside = payload * max(layout.counts) ** 2
     # Every rank reads every payload in short pieces: an eighth of the bandwidth of long copies.
     time_s += 8 * inside / (links.memory_gbs * 1e9)
-    return StepCost(time_s, between, inside, "network" if between else "NODE")
-
-
+    return _Load(time_s, (between,), (inside,))

@@ -5,8 +5,8 @@
     slots       [2][members]  head | payload of one rank
     results     [2]           head | payload of all       (several nodes only)
 
-Slots are used in turns of two: whoever arrives at call s + 1 has read all of call s, so that call s + 2
-may overwrite it.
+Slots are used in turns of two: whoever arrives at a call has read all of the one before it, so that the
+one after it may overwrite that.  Calls that nobody arrives at (`checks="off"`) take no turn.
 """
 
 from __future__ import annotations
@@ -88,11 +88,17 @@ class Control:
         spin_us = spin_time_us(len(self.members))
         self._flags: Flags = open_flags(words, native=native, spin_us=spin_us)
         self._step = -1
+        self._turns = 0
+        self._half: dict[int, int] = {}  # of the slots, by call: of the last two arrivals
 
     # --- arrivals -------------------------------------------------------------------------------
 
     def arrive(self, sequence: int, fingerprint: bytes, text: str, payload: Array | None) -> None:
         """Say what this rank calls; its payload lies beside it."""
+        if len(self._half) == 2:
+            del self._half[min(self._half)]
+        self._half[sequence] = self._turns % 2
+        self._turns += 1
         start = self._slot(sequence, self.me)
         self._buffer[start : start + FINGERPRINT_BYTES] = fingerprint
         if fingerprint[REFUSED_BYTE]:
@@ -146,7 +152,8 @@ class Control:
         return call, bytes(self._buffer[at + 2 : at + 2 + min(length, TEXT_BYTES)]).decode(errors="replace")
 
     def _slot(self, sequence: int, member: int) -> int:
-        return self._shape.slots + (sequence % 2 * self._shape.members + member) * self._shape.slot_bytes
+        number = self._half[sequence] * self._shape.members + member
+        return self._shape.slots + number * self._shape.slot_bytes
 
     def _elements(self, start: int, count: int, dtype: np.dtype[Any]) -> Array:
         return self._memory[start : start + count * dtype.itemsize].view(dtype)
@@ -183,7 +190,7 @@ class Control:
         return self._elements(self._result(sequence) + HEAD_BYTES, count, dtype)
 
     def _result(self, sequence: int) -> int:
-        return self._shape.results + sequence % 2 * self._shape.result_bytes
+        return self._shape.results + self._half[sequence] * self._shape.result_bytes
 
     # --- what each rank is doing, and abort -----------------------------------------------------
 

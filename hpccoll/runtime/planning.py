@@ -92,11 +92,16 @@ class Planner:
             planned = self._cache[key] = self._make(collective, call.working.itemsize, native, only)
         return planned
 
-    def explain(self, name: str, nbytes: int, itemsize: int, root: int, native: bool) -> Explanation:
-        """The candidates for a collective of so many bytes, as nccl-tests counts them."""
+    def explain(
+        self, name: str, nbytes: int, element_bytes: int, itemsize: int, root: int, native: bool
+    ) -> Explanation:
+        """The candidates for a collective of so many bytes, as nccl-tests counts them.
+
+        `element_bytes`: of the caller's elements; `itemsize`: of those that travel.
+        """
         if name not in RECIPES:
             raise UsageError(f"no collective {name!r}; there are {', '.join(RECIPES)}")
-        count = max(0, nbytes // itemsize)
+        count = max(0, nbytes // element_bytes)
         if name in ("allgather", "reduce_scatter"):
             count //= self._layout.size
         collective = Collective(name, self._layout.size, count, root)

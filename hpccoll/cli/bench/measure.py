@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -188,16 +188,16 @@ class Measurement:
         return self._send.overwritten() + self._take.overwritten()
 
 
-def cases(options: Options, size: int, max_bytes: int) -> list[Case]:
-    """Every case of one cycle, in the order of nccl-tests: types, then operators, then roots, then sizes."""
-    operation, found = options.operation, []
-    for datatype in options.datatypes if operation.sized else ("none",):
+def cases(
+    options: Options, pairs: Sequence[tuple[str, str | None]], size: int, max_bytes: int
+) -> Iterator[Case]:
+    """Every case of one cycle: `pairs` of type and operator, in each the roots, in each the sizes."""
+    operation = options.operation
+    for datatype, redop in pairs:
         itemsize = dtype_of(datatype).itemsize
-        for redop in options.redops if operation.reduces else (None,):
-            for root in options.all_roots(size):
-                for wanted in options.sizes:
-                    if wanted <= max_bytes:
-                        elements = operation.count(wanted, itemsize, size)
-                        nbytes = operation.nbytes(elements, itemsize, size)
-                        found.append(Case(operation, datatype, redop, root, elements, nbytes))
-    return found
+        for root in options.all_roots(size):
+            for wanted in takewhile(lambda nbytes: nbytes <= max_bytes, options.sizes):
+                elements = operation.count(wanted, itemsize, size)
+                yield Case(
+                    operation, datatype, redop, root, elements, operation.nbytes(elements, itemsize, size)
+                )

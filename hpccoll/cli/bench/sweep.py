@@ -6,6 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -59,17 +60,16 @@ class Sweep:
         options = self._options
         _check_algorithm(comm, options)
         facts = self._facts = gather_facts(self._world, comm, options.max_bytes)
-        measurement = Measurement(self._world, options, facts.max_bytes)
-        every = [case for case in cases(options, self._world.size, facts.max_bytes) if self._is_defined(case)]
-        if not every:
-            raise UsageError(
-                f"nothing is left to measure: not even {options.min_bytes} bytes fit into memory"
-            )
+        pairs = _pairs(options)
+        options.all_roots(self._world.size)
+        if options.operation.sized and options.min_bytes > facts.max_bytes:
+            raise UsageError(f"--minbytes: {options.min_bytes} bytes do not fit into memory")
+        measurement = Measurement(self._world, options, facts.max_bytes if options.operation.sized else 0)
         self._say(title_lines(options, facts))
         self._say(column_lines(options))
         cycle = 0
         while cycle < options.cycles or options.cycles == 0:
-            for case in every:
+            for case in cases(options, pairs, self._world.size, facts.max_bytes):
                 self._measure_case(measurement, comm, case)
             cycle += 1
         self.outcome.out_of_bounds = int(self._world.allreduce(measurement.out_of_bounds))
@@ -84,45 +84,36 @@ class Sweep:
             self._say([row_line(row, self._options, _now())])
 
     def _contenders(self, comm: Any, case: Case) -> list[Contender]:
-        options = self._options
-        if not options.compare:
-            way = Contender(self._world if options.algorithm == PLAIN else comm, options.algorithm)
-            if options.algorithm == PLAIN:
-                check_plain(case)
-            return [way]
+        if self._options.algorithm == PLAIN:
+            return self._plain(case)
+        if not self._options.compare:
+            return [Contender(comm, self._options.algorithm)]
         found = []
         for name in comm.algorithms(case.operation.name):
             one = Contender(comm, name)
             if one.taken(case).name == name:
                 found.append(one)
             else:
-                self._leave_out(name, f"{name} cannot carry {case.nbytes} bytes of {case.datatype}")
+                kind = f"{case.datatype} {case.redop or ''}".strip()
+                self._leave_out(f"{name} {kind}", f"{name} cannot carry {case.nbytes} bytes of {kind}")
+        return found + self._plain(case)
+
+    def _plain(self, case: Case) -> list[Contender]:
+        """MPI's own call, where it knows the type; it must where it was asked for with one type."""
         try:
             check_plain(case)
-            found.append(Contender(self._world, PLAIN))
         except UsageError as error:
-            self._leave_out(f"{case.redop} {case.datatype}", str(error))
-        return found
+            if not self._options.compare and len(self._options.datatypes) == 1:
+                raise
+            self._leave_out(f"{PLAIN} {case.redop} {case.datatype}", str(error))
+            return []
+        return [Contender(self._world, PLAIN)]
 
     def _leave_out(self, key: str, why: str) -> None:
         """Say once why there is no row."""
         if key not in self._left_out:
             self._left_out.add(key)
             self._say([f"# no row: {why}"])
-
-    def _is_defined(self, case: Case) -> bool:
-        """Whether the type has the operator; it must where it was asked for by name."""
-        if case.redop is None:
-            return True
-        row = table_row(operator_of(case.redop))
-        try:
-            if row is not None:
-                arithmetic(row, dtype_of(case.datatype))
-        except UsageTypeError as error:
-            if len(self._options.redops) == 1 and len(self._options.datatypes) == 1:
-                raise UsageError(f"-o {case.redop} -d {case.datatype}: {error}") from None
-            return False
-        return True
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -171,6 +162,26 @@ def _end_together(world: MPI.Intracomm) -> None:
         if time.monotonic() > deadline:
             world.Abort(1)
         time.sleep(0.01)
+
+
+def _pairs(options: Options) -> list[tuple[str, str | None]]:
+    """Types with the operators that they have.  Raises UsageError when none is left."""
+    if not options.operation.sized:
+        return [("none", None)]
+    if not options.operation.reduces:
+        return [(datatype, None) for datatype in options.datatypes]
+    found: list[tuple[str, str | None]] = []
+    for datatype, redop in product(options.datatypes, options.redops):
+        row = table_row(operator_of(redop))
+        try:
+            if row is not None:
+                arithmetic(row, dtype_of(datatype))
+            found.append((datatype, redop))
+        except UsageTypeError as error:
+            why = f"-o {redop} -d {datatype}: {error}"
+    if not found:
+        raise UsageError(why)
+    return found
 
 
 def check_writable(world: MPI.Intracomm, path: str | None) -> None:

@@ -1,0 +1,116 @@
+"""Arrays of other libraries as NumPy arrays over the same memory."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.errors import UsageTypeError
+from hpccoll.transports.base import Array
+
+# DLPack's device types whose memory the host can read: CPU, pinned CUDA and ROCm memory.
+_HOST_DEVICES = frozenset({1, 3, 11})
+
+
+def host_array(thing: Any, what: str) -> Array:
+    """The memory of anything with the buffer interface, DLPack or an array interface.
+
+    Raises: UsageTypeError for device memory, and for what is none of these.
+    """
+    if getattr(thing, "__cuda_array_interface__", None) is not None:
+        return _over_cuda_interface(thing, what)
+    try:
+        return np.asarray(memoryview(thing))
+    except (TypeError, ValueError, BufferError):
+        pass
+    if hasattr(thing, "__dlpack__"):
+        return _over_dlpack(thing, what)
+    if hasattr(thing, "__array_interface__"):
+        return np.asarray(thing)
+    raise UsageTypeError(f"{what} is a {type(thing).__name__}: must be an array or a buffer")
+
+
+def host_bytes(thing: Any, what: str) -> Array:
+    """The memory of a contiguous buffer or DLPack array as bytes, for one whose type is given apart.
+
+    Raises: UsageTypeError for what is neither.
+    """
+    try:
+        memory = MPI.buffer.frombuffer(thing)
+    except BufferError:
+        memory = MPI.buffer.frombuffer(thing, True)
+    except TypeError as error:
+        raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
+    return np.asarray(memoryview(memory))  # type: ignore[arg-type]
+
+
+def _over_cuda_interface(thing: Any, what: str) -> Array:
+    """Memory behind `__cuda_array_interface__`, which is the host's where no CUDA driver is loaded."""
+    if _cuda_is_loaded():
+        raise UsageTypeError(
+            f"{what} is a {type(thing).__name__} in device memory: this version takes host arrays only"
+        )
+    return np.asarray(_HostInterface(thing))
+
+
+class _HostInterface:
+    """Shows NumPy an array interface that says CUDA; keeps the array alive."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+        cuda = thing.__cuda_array_interface__
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": cuda["shape"],
+            "typestr": cuda["typestr"],
+            "data": cuda["data"],
+            "strides": cuda.get("strides"),
+        }
+
+
+def _cuda_is_loaded() -> bool:
+    try:
+        with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+            return any("libcuda.so" in line for line in maps)
+    except OSError:
+        return True
+
+
+def _over_dlpack(thing: Any, what: str) -> Array:
+    device = thing.__dlpack_device__() if hasattr(thing, "__dlpack_device__") else (1, 0)
+    if int(device[0]) not in _HOST_DEVICES:
+        raise UsageTypeError(
+            f"{what} is a {type(thing).__name__} in device memory: this version takes host arrays only"
+        )
+    keeper = _CapsuleKeeper(thing)
+    try:
+        seen = np.from_dlpack(keeper)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
+    if not seen.flags.c_contiguous:
+        return cast(Array, np.from_dlpack(thing))
+    # Not every producer outlives its capsule as DLPack asks; mpi4py's buffer keeps the capsule.
+    dtype, shape = seen.dtype, seen.shape
+    del seen
+    return host_bytes(thing, what).view(dtype).reshape(shape)
+
+
+class _CapsuleKeeper:
+    """Hands out another object's capsule and keeps it."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+        self._capsules: list[object] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            capsule = self._thing.__dlpack__(**options)
+        except TypeError:  # a producer from before DLPack 1.0 takes no such options
+            capsule = self._thing.__dlpack__()
+        self._capsules.append(capsule)
+        return capsule
