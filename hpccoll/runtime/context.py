@@ -249,7 +249,7 @@ class Context:
 
     def _open_staging(self) -> Waits:
         members = self.layout.local_size(self.rank)
-        slot = self.config.staging_bytes // 2 // 64 * 64
+        slot = max(self.config.staging_bytes // 2 // 64, members) * 64
         head, total = staging_layout(members, slot)
         segment = yield from open_shared(self.private, self.layout, total, self.config.shm_dir, "staging")
         if segment is None:

@@ -18,13 +18,18 @@ combined by one member only, hence the same bits everywhere.  Traffic of S bytes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from hpccoll.memory.flags import Flags
 from hpccoll.transports.base import Array, Combine, GroupTransport, Stages, Work
+
+Waits = Generator[None, None, None]
 
 CACHE_LINE_WORDS = 8
 ARRIVED, COMBINED, LEFT = range(3)
@@ -68,6 +73,9 @@ class ShmGroup(GroupTransport):
         counts: Sequence[int],
         combine: Combine,
     ) -> Work:
+        pieces = source or target
+        dtype = pieces[0].dtype if pieces else np.dtype(np.uint8)
+        call = _Call(_Stream(source), _Stream(target), root, list(counts), dtype, combine)
         action = {
             "allreduce": self._allreduce,
             "reduce": self._allreduce,
@@ -77,187 +85,195 @@ class ShmGroup(GroupTransport):
             "gather": self._allgather,
             "scatter": self._scatter,
         }[kind]
-        dtype = (source or target)[0].dtype if source or target else np.dtype(np.uint8)
-        stages = action(_Stream(source), _Stream(target), root, list(counts), dtype, combine)
-        return Stages(self._in_turn(ticket, stages))
+        return Stages(self._in_turn(ticket, action(call)))
 
-    def _in_turn(self, ticket: int, stages: Generator[None, None, None]) -> Generator[None, None, None]:
+    def _in_turn(self, ticket: int, stages: Waits) -> Waits:
         while self._queue[0] != ticket:
             yield
         yield from stages
         self._queue.popleft()
 
-    # --- actions --------------------------------------------------------------------------------
+    # --- actions: how a part gets into the slots, and out of them --------------------------------
 
-    def _allreduce(
-        self,
-        source: _Stream,
-        target: _Stream,
-        root: int,
-        counts: list[int],
-        dtype: np.dtype[Any],
-        combine: Combine,
-    ) -> Generator[None, None, None]:
+    def _allreduce(self, call: _Call) -> Waits:
         """All-reduce, and reduce when only the root has a target."""
-        room = self._slot_bytes // dtype.itemsize
-        for start in range(0, source.length, room):
-            stop = min(start + room, source.length)
-            slots = self._slots(dtype)
-            yield from self._enter()
-            source.read(start, stop, slots[self._me])
-            self._mark(ARRIVED)
-            low, high = _share(stop - start, self._members, self._me)
-            yield from self._all(ARRIVED)
-            for member in range(1, self._members):
-                combine(slots[0, low:high], slots[member, low:high], slots[0, low:high])
-            self._mark(COMBINED)
-            if target.length:
-                yield from self._all(COMBINED)
-                target.write(start, slots[0, : stop - start])
-            self._leave()
+        room = self._slot_bytes // call.dtype.itemsize
+        length = call.source.length
 
-    def _broadcast(
-        self,
-        source: _Stream,
-        target: _Stream,
-        root: int,
-        counts: list[int],
-        dtype: np.dtype[Any],
-        combine: Combine,
-    ) -> Generator[None, None, None]:
-        """The root fills all members' slots with one block."""
-        block = self._all_slots(dtype).size
-        length = max(source.length, target.length)
-        for start in range(0, length, block):
-            stop = min(start + block, length)
-            slots = self._all_slots(dtype)
-            if self._me == root:
-                yield from self._enter()
-                source.read(start, stop, slots)
-                self._mark(ARRIVED)
-            else:
-                yield from self._one(root)
-                target.write(start, slots[: stop - start])
-            self._leave()
+        def fill(part: int, block: int) -> None:
+            start = part * room
+            call.source.read(start, min(start + room, length), self._slots(block, call.dtype)[self._me])
 
-    def _reduce_scatter(
-        self,
-        source: _Stream,
-        target: _Stream,
-        root: int,
-        counts: list[int],
-        dtype: np.dtype[Any],
-        combine: Combine,
-    ) -> Generator[None, None, None]:
+        def drain(part: int, block: int) -> Waits:
+            start = part * room
+            count = min(room, length - start)
+            low, high = count * self._me // self._members, count * (self._me + 1) // self._members
+            slots = self._slots(block, call.dtype)
+            yield from self._all(ARRIVED, block)
+            self._combine(slots, slice(low, high), call.combine)
+            self._mark(COMBINED, block)
+            if call.target.length:
+                yield from self._all(COMBINED, block)
+                call.target.write(start, slots[0, :count])
+
+        return self._walk(-(-length // room), fill, drain)
+
+    def _reduce_scatter(self, call: _Call) -> Waits:
         """A block holds a piece for every member; each combines the pieces that are for it."""
-        room = self._slot_bytes // dtype.itemsize // self._members
-        starts = np.concatenate(([0], np.cumsum(counts))).tolist()
-        for begin in range(0, max(counts), room):
-            slots = self._slots(dtype)
-            yield from self._enter()
-            for member, count in enumerate(counts):
-                low, high = min(begin, count), min(begin + room, count)
-                at = member * room
-                source.read(starts[member] + low, starts[member] + high, slots[self._me, at:])
-            self._mark(ARRIVED)
-            yield from self._all(ARRIVED)
-            low, high = min(begin, counts[self._me]), min(begin + room, counts[self._me])
+        room = self._slot_bytes // call.dtype.itemsize // self._members
+
+        def fill(part: int, block: int) -> None:
+            slot = self._slots(block, call.dtype)[self._me]
+            for member in range(self._members):
+                begin, low, high = call.piece(member, part, room)
+                call.source.read(begin + low, begin + high, slot[member * room :])
+
+        def drain(part: int, block: int) -> Waits:
+            slots = self._slots(block, call.dtype)
+            yield from self._all(ARRIVED, block)
+            _, low, high = call.piece(self._me, part, room)
             mine = slice(self._me * room, self._me * room + high - low)
-            for member in range(1, self._members):
-                combine(slots[0, mine], slots[member, mine], slots[0, mine])
-            target.write(low, slots[0, mine])
-            self._leave()
+            self._combine(slots, mine, call.combine)
+            call.target.write(low, slots[0, mine])
 
-    def _allgather(
-        self,
-        source: _Stream,
-        target: _Stream,
-        root: int,
-        counts: list[int],
-        dtype: np.dtype[Any],
-        combine: Combine,
-    ) -> Generator[None, None, None]:
+        return self._walk(-(-max(call.counts) // room), fill, drain)
+
+    def _allgather(self, call: _Call) -> Waits:
         """All-gather, and gather when only the root has a target."""
-        room = self._slot_bytes // dtype.itemsize
-        starts = np.concatenate(([0], np.cumsum(counts))).tolist()
-        for begin in range(0, max(counts), room):
-            slots = self._slots(dtype)
-            yield from self._enter()
-            low, high = min(begin, counts[self._me]), min(begin + room, counts[self._me])
-            source.read(low, high, slots[self._me])
-            self._mark(ARRIVED)
-            if target.length:
-                yield from self._all(ARRIVED)
-                for member, count in enumerate(counts):
-                    low, high = min(begin, count), min(begin + room, count)
-                    target.write(starts[member] + low, slots[member, : high - low])
-            self._leave()
+        room = self._slot_bytes // call.dtype.itemsize
 
-    def _scatter(
-        self,
-        source: _Stream,
-        target: _Stream,
-        root: int,
-        counts: list[int],
-        dtype: np.dtype[Any],
-        combine: Combine,
-    ) -> Generator[None, None, None]:
+        def fill(part: int, block: int) -> None:
+            _, low, high = call.piece(self._me, part, room)
+            call.source.read(low, high, self._slots(block, call.dtype)[self._me])
+
+        def drain(part: int, block: int) -> Waits:
+            if call.target.length:
+                yield from self._all(ARRIVED, block)
+                slots = self._slots(block, call.dtype)
+                for member in range(self._members):
+                    begin, low, high = call.piece(member, part, room)
+                    call.target.write(begin + low, slots[member, : high - low])
+
+        return self._walk(-(-max(call.counts) // room), fill, drain)
+
+    def _broadcast(self, call: _Call) -> Waits:
+        """The root fills all members' slots with one block."""
+        room = self._all_slots(0, call.dtype).size
+        length = max(call.source.length, call.target.length)
+
+        def fill(part: int, block: int) -> None:
+            start = part * room
+            call.source.read(start, min(start + room, length), self._all_slots(block, call.dtype))
+
+        def drain(part: int, block: int) -> Waits:
+            if self._me != call.root:
+                yield from self._one(ARRIVED, call.root, block)
+                start = part * room
+                call.target.write(start, self._all_slots(block, call.dtype)[: min(room, length - start)])
+
+        return self._walk(-(-length // room), fill if self._me == call.root else None, drain)
+
+    def _scatter(self, call: _Call) -> Waits:
         """The root fills every member's slot with a piece for it."""
-        room = self._slot_bytes // dtype.itemsize
-        starts = np.concatenate(([0], np.cumsum(counts))).tolist()
-        for begin in range(0, max(counts), room):
-            slots = self._slots(dtype)
-            if self._me == root:
-                yield from self._enter()
-                for member, count in enumerate(counts):
-                    low, high = min(begin, count), min(begin + room, count)
-                    source.read(starts[member] + low, starts[member] + high, slots[member])
-                self._mark(ARRIVED)
-            else:
-                yield from self._one(root)
-            low, high = min(begin, counts[self._me]), min(begin + room, counts[self._me])
-            target.write(low, slots[self._me, : high - low])
-            self._leave()
+        room = self._slot_bytes // call.dtype.itemsize
 
-    # --- counters -------------------------------------------------------------------------------
+        def fill(part: int, block: int) -> None:
+            slots = self._slots(block, call.dtype)
+            for member in range(self._members):
+                begin, low, high = call.piece(member, part, room)
+                call.source.read(begin + low, begin + high, slots[member])
 
-    def _slots(self, dtype: np.dtype[Any]) -> Array:
-        """The half of the slots that the current block uses, as elements: shape (members, room)."""
+        def drain(part: int, block: int) -> Waits:
+            yield from self._one(ARRIVED, call.root, block)
+            _, low, high = call.piece(self._me, part, room)
+            call.target.write(low, self._slots(block, call.dtype)[self._me, : high - low])
+
+        parts = -(-max(call.counts) // room)
+        return self._walk(parts, fill if self._me == call.root else None, drain)
+
+    def _combine(self, slots: Array, mine: slice, combine: Combine) -> None:
+        """The own share of all slots into the first one, in member order."""
+        for member in range(1, self._members):
+            combine(slots[0, mine], slots[member, mine], slots[0, mine])
+
+    def _walk(
+        self,
+        parts: int,
+        fill: Callable[[int, int], None] | None,
+        drain: Callable[[int, int], Waits],
+    ) -> Waits:
+        """Every part through a block; the next part goes in early when its half is free already."""
+        first = self._block
+        filled = 0
+        for part in range(parts):
+            block = first + part
+            while fill is not None and filled < min(part + 2, parts):
+                if not self._is_free(first + filled):
+                    if filled > part:
+                        break
+                    yield
+                    continue
+                fill(filled, first + filled)
+                self._mark(ARRIVED, first + filled)
+                filled += 1
+            yield from drain(part, block)
+            self._mark(LEFT, block)
+        self._block = first + parts
+
+    # --- slots and counters ---------------------------------------------------------------------
+
+    def _slots(self, block: int, dtype: np.dtype[Any]) -> Array:
+        """The half of the slots that a block uses, as elements: shape (members, room)."""
         room = self._slot_bytes // dtype.itemsize
-        slots: Array = self._data[self._block % 2, :, : room * dtype.itemsize]
+        slots: Array = self._data[block % 2, :, : room * dtype.itemsize]
         return slots.view(dtype)
 
-    def _all_slots(self, dtype: np.dtype[Any]) -> Array:
+    def _all_slots(self, block: int, dtype: np.dtype[Any]) -> Array:
         """The same half as one run of elements."""
-        half = self._data[self._block % 2].reshape(-1)
+        half = self._data[block % 2].reshape(-1)
         whole: Array = half[: half.size // dtype.itemsize * dtype.itemsize]
         return whole.view(dtype)
 
     def _index(self, counter: int, member: int = 0) -> int:
         return (counter * self._members + member) * CACHE_LINE_WORDS
 
-    def _mark(self, counter: int) -> None:
-        self._flags.store(self._index(counter, self._me), self._block + 1)
+    def _mark(self, counter: int, block: int) -> None:
+        self._flags.store(self._index(counter, self._me), block + 1)
 
-    def _leave(self) -> None:
-        self._mark(LEFT)
-        self._block += 1
+    def _is_free(self, block: int) -> bool:
+        """Nobody reads the half of the slots any more, which block - 2 used."""
+        return self._flags.reached(self._index(LEFT), self._members, CACHE_LINE_WORDS, max(block - 1, 0))
 
-    def _enter(self) -> Generator[None, None, None]:
-        """Until nobody reads the half of the slots any more, which block t - 2 used."""
-        first = self._index(LEFT)
-        while not self._flags.reached(first, self._members, CACHE_LINE_WORDS, max(self._block - 1, 0)):
-            yield
-
-    def _all(self, counter: int) -> Generator[None, None, None]:
+    def _all(self, counter: int, block: int) -> Waits:
         first = self._index(counter)
-        while not self._flags.reached(first, self._members, CACHE_LINE_WORDS, self._block + 1):
+        while not self._flags.reached(first, self._members, CACHE_LINE_WORDS, block + 1):
             yield
 
-    def _one(self, member: int) -> Generator[None, None, None]:
-        index = self._index(ARRIVED, member)
-        while self._flags.load(index) < self._block + 1:
+    def _one(self, counter: int, member: int, block: int) -> Waits:
+        index = self._index(counter, member)
+        while self._flags.load(index) < block + 1:
             yield
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What one member brings to an action."""
+
+    source: _Stream
+    target: _Stream
+    root: int
+    counts: list[int]
+    dtype: np.dtype[Any]
+    combine: Combine
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(self.counts)]
+
+    def piece(self, member: int, part: int, room: int) -> tuple[int, int, int]:
+        """Where a member's elements start in the stream, and which of them part number `part` holds."""
+        count = self.counts[member]
+        return self._starts[member], min(part * room, count), min((part + 1) * room, count)
 
 
 class _Stream:
@@ -290,8 +306,3 @@ class _Stream:
             if low < high:
                 yield piece[low - offset : high - offset], low - start
             offset += piece.size
-
-
-def _share(count: int, members: int, me: int) -> tuple[int, int]:
-    """The part of `count` elements that a member combines."""
-    return count * me // members, count * (me + 1) // members
