@@ -217,7 +217,7 @@ def _messages(layout: Layout, shape: _Shape, segment: int, itemsize: int, links:
 def _traffic(
     algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
 ) -> dict[int, tuple[int, int]]:
-    """Elements that each node sends to others, and moves inside, for one group whose members are on `nodes`."""
+    """Elements that each node sends to others, and moves inside, for a group whose members are on `nodes`."""
     between = dict.fromkeys(nodes, 0)
     within = between.copy()
     for source, target, elements in _edges(algorithm, kind, len(nodes), lengths, root):

@@ -159,20 +159,29 @@ def _races(
 
 def _overlaps(program: Program) -> Iterator[str]:
     for index, operation in enumerate(program.operations):
+        sources: tuple[tuple[Place, ...], ...] = ()
+        target: tuple[Place, ...] = ()
+        shift = 0
         match operation:
             case Combine():
-                pairs = [((operation.left,), 0), ((operation.right,), 0)]
-                target = (operation.target,)
+                sources, target = ((operation.left,), (operation.right,)), (operation.target,)
             case Copy():
-                pairs, target = [((operation.source,), 0)], (operation.target,)
+                sources, target = ((operation.source,),), (operation.target,)
             case GroupCall():
-                pairs, target = [(operation.source, _shift(operation, program.rank))], operation.target
-            case _:
-                continue
-        for source, shift in pairs:
-            at = {cell: position for position, cell in enumerate(_cells(source))}
-            if any(at.get(cell, to + shift) != to + shift for to, cell in enumerate(_cells(target))):
-                yield f"operation {index} ({operation_text(operation)}) writes what it has yet to read"
+                sources, target = (operation.source,), operation.target
+                shift = _shift(operation, program.rank)
+        if any(_misses(source, target, shift) for source in sources):
+            yield f"operation {index} ({operation_text(operation)}) writes what it has yet to read"
+
+
+def _misses(source: Sequence[Place], target: Sequence[Place], shift: int) -> bool:
+    """Whether an element is written over another one that is to be read."""
+    if source == target and shift == 0:
+        return False
+    if not any(one.memory is other.memory for one in source for other in target):
+        return False
+    at = {cell: position for position, cell in enumerate(_cells(source))}
+    return any(at.get(cell, to + shift) != to + shift for to, cell in enumerate(_cells(target)))
 
 
 def _shift(call: GroupCall, rank: int) -> int:

@@ -20,7 +20,7 @@ from hpccoll.plans.text import place_text
 
 
 class Value(NamedTuple):
-    """What one place holds: the operands (element, rank) combined there, in order, and the step that did it."""
+    """What a place holds: the operands (element, rank) combined there, in order, and the step that did it."""
 
     operands: tuple[tuple[int, int], ...]
     step: int  # -1: the caller

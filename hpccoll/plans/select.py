@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hpccoll.plans.catalogue import Recipe, make_plan, names, recipe_of
 from hpccoll.plans.collective import BLOCKED, Collective
@@ -27,8 +27,8 @@ class Tuning:
     native: bool = True
     small_bytes: int = 4096
     segment_bytes: int = 256 * 1024
-    chunk_bytes: int = 512 * 1024
-    links: Links = Links()
+    chunk_bytes: int = 1024 * 1024
+    links: Links = field(default_factory=Links)
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,9 @@ def _variants(
     segment = max(1, tuning.segment_bytes // itemsize)
     most = max(1, collective.elements * itemsize // tuning.chunk_bytes)
     chunk_counts = [count for count in CHUNKS if count <= most] if recipe.chunked else [1]
-    return [
-        Candidate(recipe.name, plan, price(plan, itemsize, tuning.links))
+    plans = [
+        make_plan(recipe.name, collective, layout, segment=segment, chunks=chunks, between=between)
         for between in recipe.between or (None,)
         for chunks in chunk_counts
-        for plan in [make_plan(recipe.name, collective, layout, segment=segment, chunks=chunks, between=between)]
     ]
-
-
+    return [Candidate(recipe.name, plan, price(plan, itemsize, tuning.links)) for plan in plans]

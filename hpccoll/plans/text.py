@@ -36,3 +36,47 @@ def operation_text(operation: Operation) -> str:
                 f"give {places_text(operation.source)}, get {places_text(operation.target)}"
             )
     return repr(operation)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes to three digits: `12 B`, `1.5 KiB`, `64 MiB`."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{_three_digits(size)} {unit}"
+
+
+def time_text(seconds: float) -> str:
+    """A time to three digits: `12.3 us`, `4.5 ms`, `1.2 s`."""
+    for unit, factor in (("us", 1e6), ("ms", 1e3)):
+        if seconds * factor < 1000:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def groups_text(groups: Sequence[tuple[int, ...]], most: int = 16) -> str:
+    """Groups of ranks: `4 of 8: 0-7 | 8-15 | 16-23 | 24-31`; of more than `most` the first and the last."""
+    sizes = sorted({len(group) for group in groups})
+    size = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    shown = [_ranks(group) for group in groups]
+    if len(shown) > most:
+        shown = [*shown[: most - 2], "...", shown[-1]]
+    return f"{len(groups)} of {size}: {' | '.join(shown)}"
+
+
+def _ranks(group: Sequence[int], most: int = 10) -> str:
+    """Ranks in their order, which may be that of a group: `0-7`, `0,8,16`, `0,8,...,504`."""
+    if len(group) > 2 and list(group) == list(range(group[0], group[0] + len(group))):
+        return f"{group[0]}-{group[-1]}"
+    shown = [str(rank) for rank in group]
+    if len(shown) > most:
+        shown = [*shown[: most - 2], "...", shown[-1]]
+    return ",".join(shown)
+
+
+def _three_digits(value: float) -> str:
+    if value >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.3g}"

@@ -34,7 +34,7 @@ def verify(plan: Plan, programs: Sequence[Program] | None = None) -> list[str]:
     `programs` replaces the lowered ones, one for each rank in rank order.  The work grows with elements
     times ranks times operations: meant for counts of tens of elements.
     """
-    problems = [problem for number, step in enumerate(plan.steps) for problem in _malformed(plan, number, step)]
+    problems = [fault for number, step in enumerate(plan.steps) for fault in _malformed(plan, number, step)]
     if problems or any(step.algorithm == ONE_SHOT for step in plan.steps):
         return problems  # one_shot is carried by the agreement check, not by a program
     if programs is None:
@@ -57,7 +57,7 @@ def _malformed(plan: Plan, number: int, step: Step) -> Iterator[str]:
     if max(times.values(), default=0) > 1 or not times.keys() <= set(range(plan.layout.size)):
         yield f"step {number} needs disjoint groups of the ranks 0 to {plan.layout.size - 1}"
     if len(step.regions) != len(step.groups) or len(step.roots) not in (0, len(step.groups)):
-        yield f"step {number} needs regions, and roots if it has any, for each of its {len(step.groups)} groups"
+        yield f"step {number} needs regions, and a root if any, for each of its {len(step.groups)} groups"
         return
     for group, regions in zip(step.groups, step.regions, strict=True):
         if len(regions) != (len(group) if step.kind.by_member else 1):

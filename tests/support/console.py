@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections import Counter
@@ -59,13 +58,16 @@ class Console:
             self._rule(f"slowest {durations}")
             for verdict in sorted(verdicts, key=lambda v: -v.seconds)[:durations]:
                 self._line(f"{verdict.seconds:7.2f}s {verdict.name}")
-        skips = Counter((verdict.reason, verdict.id) for verdict in verdicts if verdict.outcome in ("skipped", "xfailed"))
+        skips = Counter(
+            (verdict.reason, verdict.id) for verdict in verdicts if verdict.outcome in ("skipped", "xfailed")
+        )
         if bad or skips:
             self._rule("short test summary")
         for reason, ids in _by_reason(skips).items():
             self._line(f"SKIPPED [{ids.total()}] {', '.join(sorted(ids))}: {reason}")
         for verdict in bad:
-            self._line(f"{'FAILED' if verdict.outcome == 'failed' else 'ERROR'} {verdict.name}{_last_word(verdict.text)}")
+            word = "FAILED" if verdict.outcome == "failed" else "ERROR"
+            self._line(f"{word} {verdict.name}{_last_word(verdict.text)}")
         self._line(closing_line(verdicts, deselected, seconds, self._width))
 
     def _write(self, text: str) -> None:
@@ -89,8 +91,16 @@ def closing_line(verdicts: Sequence[Verdict], deselected: int, seconds: float, w
     """pytest's last line; a test counts once for each number of ranks it ran at."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     counts["deselected"] = deselected
-    parts = [f"{counts[word]} {word}{'s' if word == 'error' and counts[word] > 1 else ''}" for word in ORDER if counts[word]]
-    clock = f" ({int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02})" if seconds >= 60 else ""
+    parts = [
+        f"{counts[word]} {word}{'s' if word == 'error' and counts[word] > 1 else ''}"
+        for word in ORDER
+        if counts[word]
+    ]
+    clock = (
+        f" ({int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02})"
+        if seconds >= 60
+        else ""
+    )
     return f" {', '.join(parts) or 'no tests ran'} in {seconds:.2f}s{clock} ".center(width, "=")
 
 

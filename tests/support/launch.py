@@ -21,8 +21,10 @@ from pathlib import Path
 __all__ = ["Mpiexec", "Result", "end_group", "environment", "find_mpiexec", "run_program", "run_ranks"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Variables by which a launcher tells a process that it is one of its ranks; a nested mpiexec must not see them.
+# By these a launcher tells a process that it is one of its ranks; a nested mpiexec must not see them.
 LAUNCHER_PREFIXES = ("HYDI_", "MPI_LOCAL", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "PRTE_LAUNCHED")
+# What `mpiexec --version` says. OpenRTE is of Open MPI 4; Intel's is a hydra too, so it comes first.
+SIGNS = {"Intel": "intel", "HYDRA": "hydra", "Open MPI": "openmpi", "OpenRTE": "openmpi", "PRRTE": "openmpi"}
 # Ranks outnumber cores in tests: a thread pool per rank would only add context switches.
 THREAD_POOLS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -35,7 +37,7 @@ class Mpiexec:
     flavour: str
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """The command line that starts `program` on `ranks` ranks of this machine, more than cores if need be."""
+        """The command line that starts `program` on `ranks` ranks, which may be more than there are cores."""
         options: tuple[str, ...] = ()
         if self.flavour == "openmpi":
             options = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
@@ -53,7 +55,7 @@ class Result:
     timed_out: bool
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def find_mpiexec() -> Mpiexec:
     """The launcher named by MPIEXEC, else the one beside this Python (pip wheels), else the one in PATH.
 
@@ -64,22 +66,26 @@ def find_mpiexec() -> Mpiexec:
     beside = str(Path(sys.executable).parent)
     path = os.environ.get("MPIEXEC") or shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if path is None:
-        raise FileNotFoundError("no mpiexec: pip install 'hpccoll[mpich]', or apt-get install mpich libmpich-dev")
+        raise FileNotFoundError(
+            "no mpiexec: pip install 'hpccoll[mpich]', or apt-get install mpich libmpich-dev"
+        )
     reply = subprocess.run(
         [path, "--version"], env=environment(), capture_output=True, text=True, timeout=30, check=False
     )
     text = reply.stdout + reply.stderr
-    for sign, flavour in (("Intel", "intel"), ("HYDRA", "hydra"), ("Open MPI", "openmpi"), ("PRRTE", "openmpi")):
+    for sign, flavour in SIGNS.items():
         if sign in text:
             return Mpiexec(path, flavour)
-    raise RuntimeError(f"{path} is neither MPICH's, Intel MPI's nor Open MPI's launcher; it says: {text.strip()!r}")
+    raise RuntimeError(
+        f"{path} is neither MPICH's, Intel MPI's nor Open MPI's launcher; it says: {text.strip()!r}"
+    )
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """A copy of this process's environment for a program under test, `extra` applied last.
 
-    Launchers' variables are gone, the repository can be imported and commands installed beside this Python are
-    found first. Unless set already, a collective times out after 20 s and thread pools have one thread.
+    Launchers' variables are gone, the repository can be imported, and commands installed beside this Python
+    are found first. Unless set already, a collective times out after 20 s and thread pools have one thread.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_PREFIXES)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
@@ -112,7 +118,13 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start `command` in its own session; on the way out nothing of its process group is left."""
     process = subprocess.Popen(
-        command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        command,
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
     )  # type: ignore[call-overload]
     try:
         yield process

@@ -1,4 +1,4 @@
-"""Checks that relative links in Markdown files lead somewhere: `python -m tests.support.links README.md docs`."""
+"""Do relative links in Markdown files lead somewhere?  `python -m tests.support.links README.md docs`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
 def broken_links(paths: Sequence[Path]) -> list[str]:
-    """One line for each link in `paths` (Markdown files, or folders of them) whose file or heading is not there."""
+    """One line for each link in `paths` (Markdown files, or folders of them) that leads nowhere."""
     return [
         f"{file}: {target}: {fault}"
         for file in markdown_files(paths)

@@ -37,7 +37,10 @@ class Lockstep:
     def agree(self, digest: bytes, timeout_s: float) -> bool:
         """Whether all ranks came, within `timeout_s`, with the same `digest` (of the same length)."""
         every = bytearray(self._comm.size * len(digest))
-        return _completed(self._comm.Iallgather(digest, every).Test, timeout_s) and every == digest * self._comm.size
+        return (
+            _completed(self._comm.Iallgather(digest, every).Test, timeout_s)
+            and every == digest * self._comm.size
+        )
 
     def abort(self) -> None:
         """End all ranks, with the stacks of the others asked for first."""

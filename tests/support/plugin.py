@@ -32,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hpccoll")
     group.addoption("--slow", action="store_true", help="also run tests marked slow or cluster")
     group.addoption("--only-slow", action="store_true", help="run only tests marked slow or cluster")
-    group.addoption("--resync-s", type=float, default=45.0, help="how long a rank waits for the others after a test")
+    group.addoption(
+        "--resync-s", type=float, default=45.0, help="how long a rank waits for the others after a test"
+    )
     group.addoption("--record", type=Path, help="folder for the outcomes (set by the runner)")
     group.addoption("--only-ids", type=Path, help="file with the node ids to run (set by the runner)")
 
@@ -81,7 +83,7 @@ class RankSession:
         self.failures: list[str] = []
         self.write("begin", rank=rank, size=size, pid=os.getpid())
         if rank > 0 and self.recorder is None:
-            # Under a plain mpiexec the progress of rank 0 stands for all; failures come in `pytest_sessionfinish`.
+            # Under a plain mpiexec rank 0 shows progress for all; failures come in `pytest_sessionfinish`.
             config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115  lives as long as the process
 
     def write(self, event: str, **fields: Any) -> None:
@@ -94,14 +96,24 @@ class RankSession:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep what runs here, after -k and -m; the runner learns of those for other rank counts."""
-        only = None if config.option.only_ids is None else set(config.option.only_ids.read_text().splitlines())
-        kept = [item for item in items if self.in_time_class(config, item) and (only is None or item.nodeid in only)]
-        here = [item for item in kept if (self.size in rank_counts(item) if self.size else not rank_counts(item))]
+        only = (
+            None if config.option.only_ids is None else set(config.option.only_ids.read_text().splitlines())
+        )
+        kept = [
+            item
+            for item in items
+            if self.in_time_class(config, item) and (only is None or item.nodeid in only)
+        ]
+        here = [
+            item for item in kept if (self.size in rank_counts(item) if self.size else not rank_counts(item))
+        ]
         self.needing_ranks = sum(bool(rank_counts(item)) for item in kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in set(here)])
         self.deselected -= len(kept) - len(here)
         self.write(
-            "collected", tests=[describe(item) for item in (here if self.size else kept)], deselected=self.deselected
+            "collected",
+            tests=[describe(item) for item in (here if self.size else kept)],
+            deselected=self.deselected,
         )
         for item in here:
             reason = missing(item)
@@ -127,7 +139,7 @@ class RankSession:
             self.write("not_collected", id=report.nodeid, outcome="skipped", text=skip_reason(report))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """End at once when the ranks are about to run different tests: they would wait for each other in vain."""
+        """End at once when the ranks would run different tests, and wait for each other in vain."""
         if self.lockstep is not None:
             ids = "\n".join(item.nodeid for item in session.items)
             if not self.lockstep.agree(hashlib.sha256(ids.encode()).digest(), self.resync_s):
@@ -159,7 +171,9 @@ class RankSession:
         """One write a rank, so that the texts of different ranks do not mix."""
         self.write("end")
         if self.rank > 0 and self.recorder is None and self.failures:
-            text = "\n".join(f"\n[rank {self.rank} of {self.size}] FAILED {failure}" for failure in self.failures)
+            text = "\n".join(
+                f"\n[rank {self.rank} of {self.size}] FAILED {failure}" for failure in self.failures
+            )
             os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode() + b"\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,8 +3,8 @@
 Events, in their order:
 
     begin         rank, size, pid
-    collected     tests: [{id, file, ranks, timeout_s}, ...] chosen here; deselected: how many by --slow, -k, -m
-    not_collected id, outcome ("failed" or "skipped"), text     a module that could not be imported, or skips itself
+    collected     tests: [{id, file, ranks, timeout_s}, ...] chosen here; deselected: how many were not
+    not_collected id, outcome ("failed" or "skipped"), text   a module that cannot be imported or skips itself
     start         id
     report        id, when, outcome, seconds, text, reason      one for each of setup, call and teardown
     finish        id                                            all ranks have ended this test
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Recorder", "Reading", "output_file", "record_file", "report_event", "stacks_file"]
+__all__ = ["Reading", "Recorder", "output_file", "record_file", "report_event", "stacks_file"]
 
 Event = dict[str, Any]
 

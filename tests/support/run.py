@@ -1,14 +1,14 @@
 """The whole test suite by one command: `python -m tests.support.run [PATH ...]`, which `make test` calls.
 
-Tests without MPI run in one process, which also collects all others; then, for each number of ranks that any
-test asks for, one mpiexec runs the tests of that number. Every process records its outcomes in files
-(record.py); this program merges them, and prints one total. A test fails at n ranks when any rank failed, left
-no outcome, or disagrees with the others on whether to skip.
+Tests without MPI run in one process, which also collects all others; then, for each number of ranks that
+any test asks for, one mpiexec runs the tests of that number. Every process records its outcomes in files
+(record.py); this program merges them, and prints one total. A test fails at n ranks when any rank failed,
+left no outcome, or disagrees with the others on whether to skip.
 
-What cannot happen is a run that hangs. In order of time: pytest-timeout ends a rank whose test takes too long;
-a rank that finished waits for the others only so long (plugin.py); and a launch from which nothing is heard is
-ended with all of its processes. In each case the test that was running has failed, and the others go on in
-another launch.
+What cannot happen is a run that hangs: a rank that finished a test waits for the others only so long
+(plugin.py); pytest-timeout ends a rank whose test takes too long; and a launch from which nothing is heard
+is ended with all of its processes. In each case the test that was running has failed, and the others go on
+in another launch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.record import Event, Reading, output_file, record_file, stack
 from tests.support.verdict import BAD, Case, Trial, Verdict
 
 POLL_S = 0.03
-# Starting Python, MPI and collecting, for which nothing is heard from a process; 64 ranks on 2 cores take longest.
+# Until Python and MPI have started and tests are collected, nothing is heard; 64 ranks take longest.
 START_LIMIT_S = 180.0
 END_LIMIT_S = 30.0
 MARGIN_S = 15.0
@@ -44,11 +44,13 @@ HARNESS = ("/_pytest/", "/pluggy/", "/tests/support/rank.py", "<frozen runpy>")
 class Launch:
     """The tests of one number of ranks (0 = without MPI), in as many launches as it takes.
 
-    Without `cases` the first launch finds them; then `found` are those for all numbers of ranks. `pending` are
-    those that have no verdict yet.
+    Without `cases` the first launch finds them; then `found` are those for all numbers of ranks. `pending`
+    are those that have no verdict yet.
     """
 
-    def __init__(self, options: argparse.Namespace, folder: Path, ranks: int, cases: Sequence[Case] | None) -> None:
+    def __init__(
+        self, options: argparse.Namespace, folder: Path, ranks: int, cases: Sequence[Case] | None
+    ) -> None:
         self.options = options
         self.folder = folder
         self.ranks = ranks
@@ -83,7 +85,9 @@ class Launch:
                 begin = heard = time.monotonic()
                 while True:
                     status = process.poll()
-                    events = [(rank, event) for rank, reading in enumerate(readings) for event in reading.fresh()]
+                    events = [
+                        (rank, event) for rank, reading in enumerate(readings) for event in reading.fresh()
+                    ]
                     yield from self._take(events)
                     now = time.monotonic()
                     heard = now if events else heard
@@ -101,7 +105,13 @@ class Launch:
 
     def _command(self, folder: Path) -> list[str]:
         options = self.options
-        arguments = ["-p", "tests.support.plugin", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+        arguments = [
+            "-p",
+            "tests.support.plugin",
+            "-p",
+            "no:cacheprovider",
+            "--continue-on-collection-errors",
+        ]
         # Hypothesis's plugin imports all of Hypothesis at the end, in every rank, used or not.
         arguments += ["-p", "no:hypothesispytest", "-q", "--no-header", "--no-summary"]
         arguments += ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", options.rootdir]
@@ -115,7 +125,15 @@ class Launch:
             ids = folder / "ids"
             ids.write_text("\n".join(self.pending))
             arguments += ["--slow", "--only-ids", str(ids)]
-        program = [sys.executable, "-m", "tests.support.rank", str(folder), str(self.ranks), *arguments, *paths]
+        program = [
+            sys.executable,
+            "-m",
+            "tests.support.rank",
+            str(folder),
+            str(self.ranks),
+            *arguments,
+            *paths,
+        ]
         return find_mpiexec().command(self.ranks, program) if self.ranks else program
 
     def _take(self, events: Sequence[tuple[int, Event]]) -> Iterator[Verdict]:
@@ -183,7 +201,9 @@ class Launch:
         if not clean or self.pending:
             why = self.stopped_by or (f"exit status {status}" if status else "some tests were not run")
             tails = [_tail(output_file(folder, rank)) for rank in range(max(self.ranks, 1))]
-            text = "\n".join(filter(None, dict.fromkeys([why, *self.said, _tail(folder / "launcher.out"), *tails])))
+            text = "\n".join(
+                filter(None, dict.fromkeys([why, *self.said, _tail(folder / "launcher.out"), *tails]))
+            )
             yield self._fault(f"the test process ended outside of a test: {text}")
             self.pending.clear()
 
@@ -198,7 +218,7 @@ class Launch:
         return Verdict(f"({self.ranks} ranks)" if self.ranks else "(without MPI)", 0, "error", text=text)
 
     def _sweep(self, folder: Path) -> list[str]:
-        """Kill ranks that outlived their launcher; remove and return the shared memory that the ranks left."""
+        """Kill ranks that outlived their launcher; remove and return the shared memory that ranks left."""
         left = []
         for pid in self.pids:
             # The folder's name in its command line proves that the process is still the one started here.
@@ -220,7 +240,7 @@ def _tail(path: Path, most: int = TAIL_LINES) -> str:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run what `options` ask for; the exit status is pytest's: 0 good, 1 failures, 2 interrupted, 5 no tests."""
+    """Run what `options` ask for; exit status as pytest's: 0 good, 1 bad, 2 interrupted, 5 nothing ran."""
     begin = time.monotonic()
     verdicts: list[Verdict] = []
     interrupted = False
@@ -252,16 +272,24 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.run", description="Run the tests of hpccoll.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.run", description="Run the tests of hpccoll."
+    )
     parser.add_argument("paths", nargs="*", default=["tests"], help="test files or folders (default: tests)")
     parser.add_argument("-k", dest="keyword", help="only tests whose name matches, as in pytest")
-    parser.add_argument("--ranks", type=_counts, help="only these numbers of ranks, as in 2,3 (default: all asked for)")
+    parser.add_argument(
+        "--ranks", type=_counts, help="only these numbers of ranks, as in 2,3 (default: all asked for)"
+    )
     parser.add_argument("--slow", action="store_true", help="also the tests marked slow or cluster")
     parser.add_argument("--only-slow", action="store_true", help="only the tests marked slow or cluster")
     parser.add_argument("--durations", type=int, default=0, metavar="N", help="list the N slowest tests")
     parser.add_argument("--timeout-s", type=float, default=60.0, help="limit of one test (default: 60)")
-    parser.add_argument("--resync-s", type=float, default=45.0, help="ranks wait so long for each other (default: 45)")
-    parser.add_argument("--launch-limit-s", type=float, default=1800.0, help="limit of one launch (default: 1800)")
+    parser.add_argument(
+        "--resync-s", type=float, default=45.0, help="ranks wait so long for each other (default: 45)"
+    )
+    parser.add_argument(
+        "--launch-limit-s", type=float, default=1800.0, help="limit of one launch (default: 1800)"
+    )
     parser.add_argument("--rootdir", default=str(REPOSITORY), help="node ids are relative to it")
     return parser.parse_args(arguments)
 
@@ -271,9 +299,14 @@ def _counts(text: str) -> set[int]:
 
 
 def main() -> None:
-    """Run from the command line; a request to end comes through as Ctrl-C, so that no process is left behind."""
+    """Run from the command line; a request to end comes as Ctrl-C does, so that no process is left."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run(parse(), Console()))
+    options = parse()
+    try:
+        find_mpiexec()
+    except (OSError, RuntimeError) as error:
+        sys.exit(str(error))
+    sys.exit(run(options, Console()))
 
 
 if __name__ == "__main__":

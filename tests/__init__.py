@@ -1,0 +1,1 @@
+"""Tests of hpccoll; `make test` runs them (CONTRIBUTING.md)."""
