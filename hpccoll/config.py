@@ -48,9 +48,9 @@ class Config:
     chunk_bytes: int = 1024 * 1024
     """Smallest part of a buffer, in bytes, that a two-level plan pipelines."""
 
-    staging_bytes: int = 512 * 1024
+    staging_bytes: int = 2 * 1024 * 1024
     """Shared memory of each rank, in bytes (at least 4096), through which a node's ranks exchange long
-    messages; two halves of it are in use in turn."""
+    messages; two halves of it are in use in turn.  All ranks of a node together take at most 64 MiB."""
 
     shm_dir: str = "/dev/shm"
     """Directory of the shared-memory files; a tmpfs."""

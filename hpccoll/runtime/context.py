@@ -43,7 +43,7 @@ from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array, GroupTransport
 from hpccoll.transports.mpi import MpiGroup, MpiNetwork
-from hpccoll.transports.shm import ShmGroup, staging_layout
+from hpccoll.transports.shm import ShmGroup, slot_bytes, staging_layout
 
 # Channels (MPI tags, of which 32767 are sure): the agreement has the first, each call in flight a range.
 AGREEMENT_CHANNEL = 1
@@ -249,7 +249,7 @@ class Context:
 
     def _open_staging(self) -> Waits:
         members = self.layout.local_size(self.rank)
-        slot = max(self.config.staging_bytes // 2 // 64, members) * 64
+        slot = slot_bytes(self.config.staging_bytes, members)
         head, total = staging_layout(members, slot)
         segment = yield from open_shared(self.private, self.layout, total, self.config.shm_dir, "staging")
         if segment is None:

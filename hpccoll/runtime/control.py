@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,31 +40,31 @@ class SegmentLayout:
     slot_payload: int
     result_payload: int
 
-    @property
+    @cached_property
     def verdict_word(self) -> int:
         return LINE * (1 + self.members)
 
-    @property
+    @cached_property
     def abort_text(self) -> int:
         return -(-(self.verdict_word + LINE) * 8 // PAGE) * PAGE
 
-    @property
+    @cached_property
     def slots(self) -> int:
         return self.abort_text + PAGE
 
-    @property
+    @cached_property
     def slot_bytes(self) -> int:
         return HEAD_BYTES + -(-self.slot_payload // 64) * 64
 
-    @property
+    @cached_property
     def results(self) -> int:
         return self.slots + 2 * self.members * self.slot_bytes
 
-    @property
+    @cached_property
     def result_bytes(self) -> int:
         return HEAD_BYTES + -(-self.result_payload // 64) * 64
 
-    @property
+    @cached_property
     def total(self) -> int:
         return self.results + 2 * self.result_bytes
 

@@ -34,6 +34,16 @@ Waits = Generator[None, None, None]
 CACHE_LINE_WORDS = 8
 ARRIVED, COMBINED, LEFT = range(3)
 COUNTERS = 3
+MOST_STAGING_BYTES = 64 * 1024 * 1024
+
+
+def slot_bytes(wanted: int, members: int) -> int:
+    """Bytes of one half of a member's slot when `wanted` are asked for both: a multiple of 64.
+
+    All slots together stay within MOST_STAGING_BYTES where each can still hold 64 bytes for every member.
+    """
+    fair = min(wanted, MOST_STAGING_BYTES // members) // 2
+    return max(fair // 64, members) * 64
 
 
 def staging_layout(members: int, slot_bytes: int) -> tuple[int, int]:
