@@ -53,8 +53,9 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe("ring", _flat("ring")),
         Recipe("tree", _flat("tree")),
         Recipe("recursive_doubling", _flat("recursive_doubling")),
-        _leaders("reduce_ring_broadcast", two_level.reduce_ring_broadcast, _ALLREDUCE_BETWEEN, chunked=True),
+        # At equal price the first is taken: rails spread the messages over all ranks of a node.
         _rails("scatter_rail_gather", two_level.scatter_rail_gather, _ALLREDUCE_BETWEEN, chunked=True),
+        _leaders("reduce_ring_broadcast", two_level.reduce_ring_broadcast, _ALLREDUCE_BETWEEN, chunked=True),
     ),
     "reduce": (
         Recipe("flat", _flat(NATIVE)),
