@@ -6,6 +6,7 @@ All of it is agreed by all ranks and limited in time.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from mpi4py import MPI
 
@@ -34,6 +35,17 @@ def duplicate(comm: MPI.Intracomm, deadline: float) -> MPI.Intracomm:
         time.sleep(0)
     call_roll(private, deadline, "first use of the communicator")
     return private
+
+
+def ranks_on_host(environ: Mapping[str, str]) -> int:
+    """How many ranks of the whole job the launcher has put on this host; 1 when it does not say.
+
+    Other communicators' ranks use the same cores as this one's.
+    """
+    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"):
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return 1
 
 
 def check_same_settings(private: MPI.Intracomm, config: Config, deadline: float) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -28,6 +28,7 @@ else:
     _Intracomm = object
 
 Operation = MPI.Op | Operator
+Self = TypeVar("Self", bound="Collectives")
 
 
 class Collectives(_Intracomm):
@@ -215,7 +216,7 @@ class Collectives(_Intracomm):
         self.close()
         super().Free()
 
-    def __enter__(self) -> Collectives:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(

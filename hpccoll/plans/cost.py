@@ -41,12 +41,12 @@ class Links:
     """
 
     node_latency_us: float = 6.0
-    memory_gbs: float = 25.0
+    memory_gbs: float = 16.0
     message_latency_us: float = 4.0
-    message_gbs: float = 3.0
+    message_gbs: float = 4.3
     network_latency_us: float = 25.0
     network_gbs: float = 1.2
-    block_bytes: int = 256 * 1024
+    block_bytes: int = 1024 * 1024
     mpi_efficiency: float = 0.6
 
 
@@ -143,9 +143,7 @@ def edges(plan: Plan, step: Step) -> Iterator[Edge]:
             yield Edge(members[source], members[target], elements)
 
 
-def _edges(
-    algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], root: int
-) -> Iterator[Edge]:
+def _edges(algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], root: int) -> Iterator[Edge]:
     of_members = lengths if kind.by_member else split_evenly(lengths[0], count)
     return ALGORITHMS[algorithm].edges(kind, of_members, root)
 

@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from hpccoll.plans.cost import LEVELS, Cost, Links, price
 from hpccoll.plans.picture import draw_svg
 from hpccoll.plans.steps import Kind, Plan, Step
-from hpccoll.plans.text import bytes_text, groups_text, time_text
+from hpccoll.plans.text import bytes_text, groups_text, mark, time_text
 
-__all__ = ["SYMBOLS", "draw_svg", "draw_text", "table"]
+__all__ = ["draw_svg", "draw_text", "table"]
 
-SYMBOLS = {
-    Kind.ALLREDUCE: "A",
-    Kind.REDUCE: "R",
-    Kind.BROADCAST: "B",
-    Kind.REDUCE_SCATTER: "RS",
-    Kind.ALLGATHER: "AG",
-    Kind.GATHER: "G",
-    Kind.SCATTER: "S",
-}
 TIME_LINE_COLUMNS = 88
 MOST_ROOTS = 4
 
@@ -35,8 +26,8 @@ def draw_text(plan: Plan, itemsize: int, links: Links | None = None) -> str:
     if not plan.steps:
         return "no steps: the agreement that all ranks call the same is all there is"
     cost = price(plan, itemsize, links)
-    rows = [("step", "mark", "action", "groups", "root", "algorithm", "bytes a group", "time", "waits for")]
-    rows += [_row(plan, number, itemsize, cost) for number in range(len(plan.steps))]
+    head = ("step", "mark", "action", "groups", "root", "algorithm", "bytes a group", "time", "waits for")
+    rows = [head, *(_row(plan, number, itemsize, cost) for number in range(len(plan.steps)))]
     families = {step.family: step.groups for step in plan.steps}
     groups = [(f"{family}:", groups_text(groups)) for family, groups in families.items()]
     return "\n".join([*table(rows), "", *table(groups), "", *_time_line(plan, cost)])
@@ -47,11 +38,6 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [line.rstrip() for line in lines]
-
-
-def mark(step: Step) -> str:
-    """A step in the time line: its kind and its chunk."""
-    return f"{SYMBOLS[step.kind]}{step.chunk}"
 
 
 def _row(plan: Plan, number: int, itemsize: int, cost: Cost) -> tuple[str, ...]:

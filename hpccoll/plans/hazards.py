@@ -79,6 +79,8 @@ def touches(operation: Operation) -> Iterator[tuple[Place, bool]]:
 
 
 def _with_places(operation: Operation, moved: Callable[[Place], Place]) -> Operation:
+    if not any(place.memory is Memory.INPUT for place, _ in touches(operation)):
+        return operation
     changes: dict[str, Any] = {}
     for name in ("source", "target", "left", "right"):
         value = getattr(operation, name, None)
@@ -124,7 +126,7 @@ def _unordered_messages(program: Program, before: Sequence[int]) -> Iterator[str
         started = operation.previous == earlier or (earlier >= 0 and before[index] >> earlier & 1)
         if not started:
             yield (
-                f"operation {index} ({operation_text(operation)}) may start before operation {earlier}, "
+                f"operation {_named(program, index)} may start before operation {earlier}, "
                 "and be matched with what that is for"
             )
 
@@ -139,22 +141,24 @@ def _races(
     for index, places in enumerate(touched):
         for place, writes in places:
             for cell in _cells((place,)):
-                others = [writer[cell]] if cell in writer else []
-                others += readers[cell] if writes else []
+                others = (writer.get(cell, index), *(readers[cell] if writes else ()))
                 for other in others:
-                    if other == index or before[index] >> other & 1 or (other, index) in told:
-                        continue
-                    told.add((other, index))
-                    pair = " and ".join(
-                        f"{one} ({operation_text(program.operations[one])})" for one in (other, index)
-                    )
-                    yield f"operations {pair} race for {place_text(place)}: nothing orders them"
+                    if other != index and not before[index] >> other & 1 and (other, index) not in told:
+                        told.add((other, index))
+                        yield (
+                            f"operations {_named(program, other)} and {_named(program, index)} "
+                            f"race for {place_text(place)}: nothing orders them"
+                        )
         for place, writes in places:
             for cell in _cells((place,)):
                 if writes:
                     writer[cell], readers[cell] = index, []
                 else:
                     readers[cell].append(index)
+
+
+def _named(program: Program, index: int) -> str:
+    return f"{index} ({operation_text(program.operations[index])})"
 
 
 def _overlaps(program: Program) -> Iterator[str]:
@@ -171,7 +175,7 @@ def _overlaps(program: Program) -> Iterator[str]:
                 sources, target = (operation.source,), operation.target
                 shift = _shift(operation, program.rank)
         if any(_misses(source, target, shift) for source in sources):
-            yield f"operation {index} ({operation_text(operation)}) writes what it has yet to read"
+            yield f"operation {_named(program, index)} writes what it has yet to read"
 
 
 def _misses(source: Sequence[Place], target: Sequence[Place], shift: int) -> bool:

@@ -1,9 +1,11 @@
 """A plan as a self-contained SVG: its schedule, then the layout with what one chunk does, step by step.
 
-    title, what it costs
+    title         what it costs
     schedule      a lane for each level, a bar for each step, coloured by chunk; a legend
-    step 0        the nodes with their ranks; arrows for messages, or through the node's shared memory
-    step 1 ...    (the steps of chunk 0)
+    step          the nodes with their ranks; arrows for messages, or through the node's shared memory
+    ...           (the steps of chunk 0)
+
+Of a large layout the first nodes are shown, and the first ranks of each.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from math import floor, log10
 
 from hpccoll.plans.cost import LEVELS, Cost, Links, edges, price
 from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.select import describe
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
-from hpccoll.plans.text import bytes_text, time_text
+from hpccoll.plans.text import bytes_text, mark, time_text
 
 WIDTH, MARGIN, LANE = 1000, 32, 46
 LABELS = 112  # where the lanes begin
@@ -25,9 +28,10 @@ INK, QUIET, LINE, NODE_FILL, SHELF_FILL = "#1f2933", "#616e7c", "#cbd2d9", "#f5f
 ACTIVE, INSIDE, BETWEEN = "#ffffff", "#5f7b99", CHUNK_COLOURS[0]
 NAMES = {"NODE": "inside nodes", "network": "between nodes"}
 
-MOST_RANKS, MOST_NODES, MOST_ARROWS = 8, 16, 400
-RADIUS, PITCH, GAP = 10, 27, 14
-ARC = 46  # room above and below a row of nodes for arrows
+MOST_RANKS, MOST_NODES, MOST_ARROWS = 8, 8, 400
+RADIUS, PITCH, WIDEST_PITCH, GAP = 10, 26, 44, 14  # four nodes of eight fill a row
+ARC = 40  # room above and below a row of nodes for arrows between ranks
+BOX = 60  # height of a node
 
 
 def draw_svg(plan: Plan, itemsize: int, links: Links | None = None) -> str:
@@ -39,7 +43,7 @@ def draw_svg(plan: Plan, itemsize: int, links: Links | None = None) -> str:
         y = _schedule(parts, plan, cost, y + 18)
         for number, step in enumerate(plan.steps):
             if step.chunk == 0:
-                y = _stage(parts, plan, number, step, itemsize, y + 26)
+                y = _stage(parts, plan, number, step, itemsize, y + 34)
     height = round(y + MARGIN)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -50,9 +54,8 @@ def draw_svg(plan: Plan, itemsize: int, links: Links | None = None) -> str:
 
 def _title(parts: list[str], plan: Plan, itemsize: int, cost: Cost) -> float:
     size = bytes_text(plan.collective.elements * itemsize)
-    chunks = f" in {plan.chunks} chunks" if plan.chunks > 1 else ""
     layout = plan.layout
-    parts.append(_text(MARGIN, 46, f"{plan.collective.name}: {plan.name}{chunks}", 22, weight=600))
+    parts.append(_text(MARGIN, 46, f"{plan.collective.name}: {describe(plan)}", 22, weight=600))
     facts = [f"{size} on layout {layout.shortened()}", f"predicted {time_text(cost.time_s)}"]
     if layout.node_count > 1:
         facts.append(f"{bytes_text(cost.bytes_between_nodes)} leave the busiest node")
@@ -77,7 +80,9 @@ def _schedule(parts: list[str], plan: Plan, cost: Cost, top: float) -> float:
         parts.append(_text(MARGIN, middle[level] + 5, NAMES[level], 14))
     if cost.start_s[0]:
         about = "All ranks agree that they call the same"
-        parts.append(_bar(left, top + 6, cost.start_s[0] * scale, bottom - top - 12, "#b8c2cc", "check", about))
+        parts.append(
+            _bar(left, top + 6, cost.start_s[0] * scale, bottom - top - 12, "#b8c2cc", "check", about)
+        )
     for step, priced, start in zip(plan.steps, cost.steps, cost.start_s, strict=True):
         for earlier in step.after:
             before = cost.steps[earlier]
@@ -87,12 +92,12 @@ def _schedule(parts: list[str], plan: Plan, cost: Cost, top: float) -> float:
                 ends = [(x, middle[before.level]), (to, middle[priced.level])]
                 parts.append(_line(ends, _colour(step), 1.2, opacity=0.45))
     for number, (step, priced, start) in enumerate(zip(plan.steps, cost.steps, cost.start_s, strict=True)):
-        label = f"{step.kind.value} {step.chunk}" if plan.chunks > 1 else step.kind.value
+        label = step.kind.value.replace("_", "-") + (f" {step.chunk}" if plan.chunks > 1 else "")
         about = f"step {number}: {_sentence(step, plan)}, {time_text(priced.time_s)} from {time_text(start)}"
         parts.append(
             _bar(
                 left + start * scale, middle[priced.level] - 16, priced.time_s * scale, 32,
-                _colour(step), label.replace("_", "-"), about, str(step.chunk),
+                _colour(step), label, about, mark(step),
             )
         )  # fmt: skip
     return _legend(parts, plan, bottom + 42) if plan.chunks > 1 else bottom + 24
@@ -111,7 +116,7 @@ def _bar(
     x: float, y: float, width: float, height: float, fill: str, label: str, about: str, short: str = ""
 ) -> str:
     drawn = max(width - 1, 1.5)
-    shown = label if len(label) * 6.6 + 8 < drawn else short if len(short) * 7 + 4 < drawn else ""
+    shown = label if len(label) * 6.6 + 8 < drawn else short if len(short) * 7.5 + 4 < drawn else ""
     text = _text(x + drawn / 2, y + height / 2 + 4, shown, 12, "#ffffff", "middle") if shown else ""
     return f"<g><title>{escape(about)}</title>{_box(x, y, drawn, height, fill, round_=3)}{text}</g>"
 
@@ -129,53 +134,60 @@ def _ticks(longest: float) -> list[float]:
 class _Board:
     """Where the ranks of the layout are drawn: nodes in rows, the first ranks of each."""
 
-    def __init__(self, plan: Plan, top: float) -> None:
+    def __init__(self, plan: Plan, top: float, room: float) -> None:
         layout = plan.layout
         self.shown = [node[:MOST_RANKS] for node in layout.nodes[:MOST_NODES]]
         self.more = [len(node) - len(ranks) for node, ranks in zip(layout.nodes, self.shown, strict=False)]
         self.hidden_nodes = layout.node_count - len(self.shown)
+        slots = [len(ranks) + bool(more) for ranks, more in zip(self.shown, self.more, strict=True)]
+        free = WIDTH - 2 * MARGIN - (GAP + 14) * len(slots)
+        self.pitch = max(PITCH, min(WIDEST_PITCH, free / sum(slots)))
         self.boxes: list[tuple[float, float, float]] = []  # left, top, width
         self.at: dict[int, tuple[float, float]] = {}
-        x, y = float(MARGIN), top + ARC
-        for ranks, more in zip(self.shown, self.more, strict=True):
-            width = PITCH * (len(ranks) + bool(more)) + 14
+        x, y = float(MARGIN), top + room
+        for ranks, places in zip(self.shown, slots, strict=True):
+            width = self.pitch * places + 14
             if x > MARGIN and x + width > WIDTH - MARGIN:
-                x, y = float(MARGIN), y + 2 * ARC + 56
+                x, y = float(MARGIN), y + BOX + GAP + 2 * room
             self.boxes.append((x, y, width))
             for place, rank in enumerate(ranks):
-                self.at[rank] = (x + 7 + PITCH * (place + 0.5), y + 20)
+                self.at[rank] = (x + 7 + self.pitch * (place + 0.5), y + 20)
             x += width + GAP
-        self.bottom = y + 64 + ARC
+        self.bottom = y + BOX + room
 
     def draw(self, parts: list[str], active: set[int]) -> None:
         for (x, y, width), ranks, more in zip(self.boxes, self.shown, self.more, strict=True):
-            parts.append(_box(x, y, width, 60, NODE_FILL, LINE, 6))
+            parts.append(_box(x, y, width, BOX, NODE_FILL, LINE, 6))
             if more:
-                parts.append(_text(x + width - PITCH / 2 - 7, y + 24, f"+{more}", 10, QUIET, "middle"))
+                parts.append(_text(x + width - self.pitch / 2 - 7, y + 24, f"+{more}", 10, QUIET, "middle"))
             for rank in ranks:
                 at_x, at_y = self.at[rank]
                 ink = INK if rank in active else LINE
-                parts.append(f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="{RADIUS}" fill="{ACTIVE}" stroke="{ink}"/>')
+                parts.append(
+                    f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="{RADIUS}" fill="{ACTIVE}" stroke="{ink}"/>'
+                )
                 parts.append(_text(at_x, at_y + 3.5, str(rank), 10 if rank < 1000 else 8, ink, "middle"))
         if self.hidden_nodes:
-            x, y, width = self.boxes[-1]
-            parts.append(_text(x + width, y + 78, f"and {self.hidden_nodes} more nodes", 12, QUIET, "end"))
+            text = f"and {self.hidden_nodes} more nodes"
+            parts.append(_text(WIDTH - MARGIN, self.boxes[-1][1] + BOX + 16, text, 12, QUIET, "end"))
 
 
 def _stage(parts: list[str], plan: Plan, number: int, step: Step, itemsize: int, top: float) -> float:
     most = max(step.elements(group) for group in range(len(step.groups))) * itemsize
     heading = f"step {number}: {_sentence(step, plan)}, {bytes_text(most)} in each group"
     parts.append(_text(MARGIN, top, heading, 14, weight=600))
-    board = _Board(plan, top - 14)
+    by_messages = step.algorithm not in (NATIVE, ONE_SHOT)
+    on_node = step.family == "NODE" or plan.layout.node_count == 1
+    board = _Board(plan, top + 10, ARC if by_messages else 0 if on_node else 14)
     active = {rank for group in step.groups if len(group) > 1 for rank in group}
     board.draw(parts, active)
-    if step.algorithm not in (NATIVE, ONE_SHOT):
+    if by_messages:
         _messages(parts, plan, step, board)
-    elif step.family == "NODE" or plan.layout.node_count == 1:
+    elif on_node and step.algorithm == NATIVE:
         _through_memory(parts, step, board)
     else:
         _whole(parts, step, board)
-    return board.bottom - 18
+    return board.bottom
 
 
 def _messages(parts: list[str], plan: Plan, step: Step, board: _Board) -> None:
@@ -222,10 +234,10 @@ def _whole(parts: list[str], step: Step, board: _Board) -> None:
     text = "travels with the check" if step.algorithm == ONE_SHOT else "one call of the transport (MPI's own)"
     for y in sorted({y for _, y, _ in board.boxes}):
         right = max(x + width for x, top, width in board.boxes if top == y)
-        parts.append(_box(MARGIN, y + 68, right - MARGIN, 18, SHELF_FILL, "#aab7c4", 4))
-        parts.append(_text((MARGIN + right) / 2, y + 81, text, 11, QUIET, "middle"))
+        parts.append(_box(MARGIN, y + BOX + 8, right - MARGIN, 18, SHELF_FILL, "#aab7c4", 4))
+        parts.append(_text((MARGIN + right) / 2, y + BOX + 21, text, 11, QUIET, "middle"))
     for x, y in board.at.values():
-        parts.append(_line([(x, y + RADIUS), (x, y + 46)], BETWEEN, 1.2, "between", opacity=0.7))
+        parts.append(_line([(x, y + RADIUS), (x, y + BOX - 14)], BETWEEN, 1.2, "between", opacity=0.7))
 
 
 def _sentence(step: Step, plan: Plan) -> str:
@@ -256,7 +268,7 @@ def _definitions() -> list[str]:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], level: str, opacity: float) -> str:
-    """A curve between two ranks; within a row it bows by its length, above to the right and below to the left."""
+    """A curve between two ranks; within a row it goes to the right above them, to the left below."""
     (x0, y0), (x1, y1) = start, end
     if y0 != y1:
         down = 1 if y1 > y0 else -1
@@ -265,7 +277,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], level: str, opa
     else:
         up = -1 if x1 > x0 else 1
         y0, y1 = y0 + up * RADIUS, y1 + up * (RADIUS + 2)
-        bow = min(ARC * 1.25, 8 + abs(x1 - x0) * 0.16)
+        bow = min(ARC * 1.3, 8 + abs(x1 - x0) * 0.16)
         lean = min(24.0, abs(x1 - x0) / 4) * (1 if x1 > x0 else -1)
         bend = f"C{x0 + lean:.1f},{y0 + up * bow:.1f} {x1 - lean:.1f},{y1 + up * bow:.1f}"
     colour = BETWEEN if level == "between" else INSIDE

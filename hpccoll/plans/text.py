@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpccoll.plans.program import Combine, Copy, GroupCall, Operation, Place, Receive, Send
+from hpccoll.plans.steps import Kind, Step
 from hpccoll.topology.notation import format_ranks
+
+SYMBOLS = {
+    Kind.ALLREDUCE: "A",
+    Kind.REDUCE: "R",
+    Kind.BROADCAST: "B",
+    Kind.REDUCE_SCATTER: "RS",
+    Kind.ALLGATHER: "AG",
+    Kind.GATHER: "G",
+    Kind.SCATTER: "S",
+}
 
 
 def place_text(place: Place) -> str:
@@ -38,11 +49,16 @@ def operation_text(operation: Operation) -> str:
     return repr(operation)
 
 
+def mark(step: Step) -> str:
+    """A step in a time line: its kind and its chunk."""
+    return f"{SYMBOLS[step.kind]}{step.chunk}"
+
+
 def bytes_text(count: int) -> str:
     """A number of bytes to three digits: `12 B`, `1.5 KiB`, `64 MiB`."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
+        if round(size) < 1024:
             break
         size, unit = size / 1024, larger
     return f"{_three_digits(size)} {unit}"
@@ -51,7 +67,7 @@ def bytes_text(count: int) -> str:
 def time_text(seconds: float) -> str:
     """A time to three digits: `12.3 us`, `4.5 ms`, `1.2 s`."""
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
-        if seconds * factor < 1000:
+        if round(seconds * factor) < 1000:
             return f"{_three_digits(seconds * factor)} {unit}"
     return f"{_three_digits(seconds)} s"
 

@@ -6,13 +6,14 @@ nothing.  `close()` frees it, collectively; nothing collective happens in a dest
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
 
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.bootstrap import check_same_settings, duplicate
+from hpccoll.bootstrap import check_same_settings, duplicate, ranks_on_host
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.dtypes import tag
@@ -26,7 +27,7 @@ from hpccoll.errors import (
     UsageError,
     UsageTypeError,
 )
-from hpccoll.memory.flags import open_flags, spin_time_us
+from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import open_shared
 from hpccoll.plans.flat import ONE_SHOT
@@ -38,7 +39,7 @@ from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.runtime.fingerprint import REFUSED_TYPE, REFUSED_VALUE, Fingerprint
 from hpccoll.runtime.one_shot import finish_payload, payload_of
 from hpccoll.runtime.planning import Planner
-from hpccoll.runtime.wait import Waits, drive
+from hpccoll.runtime.wait import MOVED, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array, GroupTransport
@@ -68,6 +69,7 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
+            self._spin_us = spin_time_us(max(self.machine.host_size, ranks_on_host(os.environ)))
             self.planner = Planner(self.layout, self.rank, config)
             self._network = MpiNetwork(self.private)
             self._mpi_group = MpiGroup(self.private)
@@ -136,9 +138,11 @@ class Context:
             lambda step: base + step % STEPS_PER_CALL,
         )
         self._running.append(execution)
+        left = execution.left
         while not execution.advance():
             self._control.note_step(execution.step)
-            yield None
+            yield None if execution.left == left else MOVED
+            left = execution.left
         self._running.remove(execution)
         self._give_back(scratch)
         if call.take is None or call.take.count == 0:
@@ -174,6 +178,7 @@ class Context:
                 lambda: self._look_for_abort(collective, sequence),
                 lambda: self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL),
                 lambda: self._late(collective, sequence, timeout_s),
+                spin_s=self._spin_us * 1e-6,
             )
         except (UsageError, MismatchError):
             raise
@@ -242,10 +247,12 @@ class Context:
             lambda: None,
             lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
-        native = None if self.config.native else False
         self._control_segment = segment
-        self._control = Control(self.layout, self.rank, segment, shape, native)
+        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags)
         self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
+
+    def _open_flags(self, words: memoryview) -> Flags:
+        return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
 
     def _open_staging(self) -> Waits:
         members = self.layout.local_size(self.rank)
@@ -257,8 +264,7 @@ class Context:
             buffer = memory.data
         else:
             memory, buffer = segment.array(np.uint8, 0, total), segment.buffer
-        native = None if self.config.native else False
-        flags = open_flags(buffer[:head], native=native, spin_us=spin_time_us(members))
+        flags = self._open_flags(buffer[:head])
         slots = memory[head:].reshape(2, members, slot)
         self._staging_segment = segment
         self._shm_group = ShmGroup(self.layout.local_rank(self.rank), members, flags, slots)

@@ -12,13 +12,14 @@ one after it may overwrite that.  Calls that nobody arrives at (`checks="off"`) 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hpccoll.memory.flags import Flags, open_flags, spin_time_us
+from hpccoll.memory.flags import Flags
 from hpccoll.memory.segments import Segment
 from hpccoll.runtime.fingerprint import FINGERPRINT_BYTES, REFUSED_BYTE, Called
 from hpccoll.runtime.wait import Waits
@@ -73,7 +74,12 @@ class Control:
     """The control segment as one rank of the node uses it; private memory where it is alone."""
 
     def __init__(
-        self, layout: Layout, rank: int, segment: Segment | None, shape: SegmentLayout, native: bool | None
+        self,
+        layout: Layout,
+        rank: int,
+        segment: Segment | None,
+        shape: SegmentLayout,
+        open_flags: Callable[[memoryview], Flags],
     ) -> None:
         self.members = layout.nodes[layout.node(rank)]
         self.me = layout.local_rank(rank)
@@ -85,9 +91,7 @@ class Control:
         else:
             self._memory = segment.array(np.uint8, 0, shape.total)
             self._buffer = segment.buffer
-        words = self._buffer[: shape.abort_text]
-        spin_us = spin_time_us(len(self.members))
-        self._flags: Flags = open_flags(words, native=native, spin_us=spin_us)
+        self._flags = open_flags(self._buffer[: shape.abort_text])
         self._step = -1
         self._turns = 0
         self._half: dict[int, int] = {}  # of the slots, by call: of the last two arrivals

@@ -87,6 +87,11 @@ class Execution:
         }
 
     @property
+    def left(self) -> int:
+        """How many operations are not complete."""
+        return self._left
+
+    @property
     def complete(self) -> bool:
         return self._left == 0
 

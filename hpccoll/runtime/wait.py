@@ -7,15 +7,20 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-# A wait that `drive` may do instead of asking again: wait(seconds) returns early when it is over.
+# What a generator yields: a wait that `drive` may do instead of asking again (wait(seconds) returns early
+# when it is over), MOVED when something was completed since, or None.
 Hint = Callable[[float], object]
 Waits = Generator["Hint | None", None, None]
 
+
+def MOVED(seconds: float) -> None:  # noqa: N802 - a constant, with the type of a hint
+    """Nothing to wait for."""
+
+
 T = TypeVar("T")
 
-# So many turns without a result before the core is yielded, and before it is slept on.
-SPINS = 20
-YIELDS = 4000
+# So long the core is yielded at every turn; then the rank sleeps between turns.
+YIELD_S = 20e-3
 SLEEP_S = 50e-6
 # A wait in shared memory may sleep so long before MPI is given a turn.
 HINT_S = 200e-6
@@ -27,14 +32,17 @@ def drive(
     aborted: Callable[[], None],
     progress: Callable[[], object],
     late: Callable[[], Exception],
+    *,
+    spin_s: float = 0.0,
 ) -> T:
     """Run a generator of waits to its end.
 
     `aborted` raises when the communicator was given up elsewhere; `late()` is raised at `deadline` (of
     time.monotonic).  `progress` gives MPI a turn: the caller may have messages of its own under way, for
-    which other ranks wait before they come here.
+    which other ranks wait before they come here.  `spin_s`: so long a wait keeps the core.
     """
     turns = 0
+    now = began = time.monotonic()
     while True:
         try:
             hint = next(stages)
@@ -42,15 +50,17 @@ def drive(
             result: T = end.value
             return result
         turns += 1
-        if turns > SPINS or hint is not None:
-            if turns % 16 == 0 or hint is not None:
-                aborted()
-                progress()
-                if time.monotonic() > deadline:
-                    raise late()
-            if hint is not None:
-                hint(HINT_S)
-            elif turns < YIELDS:
-                os.sched_yield()
-            else:
-                time.sleep(SLEEP_S)
+        if turns % 16 == 0 or hint is not None:
+            now = time.monotonic()
+            aborted()
+            progress()
+            if now > deadline:
+                raise late()
+        if hint is MOVED:
+            began = now
+        elif hint is not None:
+            hint(HINT_S)
+        elif now - began > spin_s + YIELD_S:
+            time.sleep(SLEEP_S)
+        elif now - began >= spin_s:
+            os.sched_yield()

@@ -115,6 +115,12 @@ class Machine:
         return self.layout.local_size(self.rank)
 
     @property
+    def host_size(self) -> int:
+        """How many ranks of this communicator share this rank's host and its cores, virtual nodes or not."""
+        real = next((one.layout for one in self.sources if one.name == "identity and probe"), None)
+        return (real or self.layout).local_size(self.rank)
+
+    @property
     def is_uniform(self) -> bool:
         """All nodes hold equally many ranks."""
         return self.layout.is_uniform
