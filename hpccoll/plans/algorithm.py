@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hpccoll.plans.program import Builder
+from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region
 from hpccoll.plans.steps import Kind
 

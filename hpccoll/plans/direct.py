@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
-from hpccoll.plans.program import Builder
+from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region, segments
 from hpccoll.plans.steps import Kind
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hpccoll.plans.algorithm import Algorithm
+from hpccoll.plans.builder import Builder
 from hpccoll.plans.direct import Direct
-from hpccoll.plans.program import Builder, Program
+from hpccoll.plans.program import Program
 from hpccoll.plans.recursive_doubling import RecursiveDoubling
 from hpccoll.plans.ring import Ring
 from hpccoll.plans.spans import Region, length

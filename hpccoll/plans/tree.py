@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
-from hpccoll.plans.program import Builder
+from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region, length, segments, split, split_evenly
 from hpccoll.plans.steps import Kind
 

@@ -125,13 +125,14 @@ class Context:
         working = call.working
         give = call.give if call.give.dtype == working else call.give.astype(working)
         take = _output(call, give)
-        scratch = self._borrow(schedule.program.scratch * working.itemsize)
+        scratch_bytes = schedule.program.scratch * working.itemsize
+        scratch = self._borrow(scratch_bytes)
         if call.arithmetic is not None and call.arithmetic.mpi is not None:
             self._mpi_group.operator = call.arithmetic.mpi
         base = FIRST_CHANNEL + sequence % CALLS_IN_FLIGHT * STEPS_PER_CALL
         execution = Execution(
             schedule,
-            (give, take, scratch.view(working)),
+            (give, take, scratch[:scratch_bytes].view(working)),
             self._network,
             self._group,
             call.arithmetic.combine if call.arithmetic is not None else _no_combination,
