@@ -181,9 +181,9 @@ def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Arr
     kind = rest.pop() if rest and isinstance(rest[-1], (MPI.Datatype, str)) else None
     if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
         rest = list(rest[0])
-    if not spec or isinstance(spec[0], (*_NUMBERS, np.generic)) or len(rest) > 2:
+    if not spec or isinstance(spec[0], (list, tuple, *_NUMBERS, np.generic)) or len(rest) > 2:
         raise UsageTypeError(
-            f"{what} is {spec!r}: must be an array, [buf, count], [buf, type] or [buf, count, type]"
+            f"{what} is {repr(spec)[:200]}: must be an array, [buf, count], [buf, type] or [buf, count, type]"
         )
     for value in rest:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):

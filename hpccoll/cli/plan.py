@@ -125,7 +125,8 @@ def _case(args: argparse.Namespace) -> _Case:
             collective, layout, travelling, tuning.small_bytes
         ):
             note += f"; a call would not take it: more than HPCCOLL_SMALL_BYTES={tuning.small_bytes} allows"
-        found = (*found, *([chosen] if chosen.name not in {one.name for one in found} else []))
+        same = [one for one in found if one.name == chosen.name]  # it is among them unless not considered
+        chosen, found = (same[0], found) if same else (chosen, (*found, chosen))
     used = count * element * blocks
     return _Case(collective, layout, used, args.dtype, travelling, found, chosen, note, rank)
 

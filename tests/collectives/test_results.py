@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from tests.collectives.conftest import Make
 from tests.support.layouts import on_layouts
-from tests.support.oracle import COLLECTIVES, Job, every_place, every_root, in_line, perform, perform_all
+from tests.support.oracle import COLLECTIVES, Job, every_root, in_line, perform, perform_all
 
-SIZES = (1, 2, 3, 5, 7, 127, 128, 129)
+SIZES = (0, 1, 2, 3, 5, 7, 127, 128, 129)
+FEWER_SIZES = (0, 1, 3, 7, 128, 129)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_layouts(1, 2, 3, 4, 5, 6)
 def test_every_plan_of_small_sizes(communicator: Make, layout: str, collective: str) -> None:
     comm = communicator(layout=layout)
-    jobs = every_place([Job(collective, count, salt=count) for count in SIZES])
+    may_be_in_place = collective != "broadcast"
+    jobs = [
+        Job(collective, count, root=k % comm.size, in_place=may_be_in_place and k % 2 == 1, salt=k)
+        for k, count in enumerate(SIZES if collective == "allreduce" else FEWER_SIZES)
+    ]
     perform_all(comm, jobs)
-    perform_all(comm, every_root(every_place([Job(collective, 9)]), comm.size))
+
+
+@pytest.mark.parametrize("collective", ["reduce", "broadcast"])
+@on_layouts(2, 3, 4, 5)
+def test_every_plan_for_every_root(communicator: Make, layout: str, collective: str) -> None:
+    comm = communicator(layout=layout)
+    perform_all(comm, every_root([Job(collective, 9, in_place=collective == "reduce")], comm.size))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @on_layouts(1, 2, 3, 4, 5, 6)
-def test_every_plan_of_a_long_message(communicator: Make, layout: str, collective: str) -> None:
+def test_every_plan_of_long_messages_in_place(communicator: Make, layout: str, collective: str) -> None:
     comm = communicator(layout=layout)
-    count = 50021 if collective in ("allgather", "reduce_scatter") else 100003
-    perform_all(comm, every_place([Job(collective, count, root=comm.size - 1)]))
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@on_layouts(1, 2, 3, 4, 5, 6)
-def test_no_elements(communicator: Make, layout: str, collective: str) -> None:
-    comm = communicator(layout=layout)
-    perform_all(comm, every_place([Job(collective, 0), Job(collective, 3)]))
+    count = 20011 if collective in ("allgather", "reduce_scatter") else 70001
+    perform_all(comm, [Job(collective, count, root=comm.size - 1, in_place=collective != "broadcast")])
 
 
 @on_layouts(2, 3, 4, 5)
@@ -43,33 +48,34 @@ def test_a_million_and_three_elements(communicator: Make, layout: str) -> None:
     size = comm.size
     numbers = np.arange(1_000_003)
     send, sent_intact = in_line(numbers * (comm.rank + 1))
-    for name in comm.algorithms("allreduce"):
-        receive, intact = in_line(np.full(numbers.size, -1))
-        with comm.forced(name):
-            comm.Allreduce(send, receive)
-        assert np.array_equal(receive, numbers * (size * (size + 1) // 2)), f"rank {comm.rank}: {name}"
-        assert intact(), f"rank {comm.rank}: {name}"
-    assert sent_intact()
+    receive, intact = in_line(np.full(numbers.size, -1))
+    comm.Allreduce(send, receive)
+    assert np.array_equal(receive, numbers * (size * (size + 1) // 2)), f"rank {comm.rank}"
+    assert intact(), f"rank {comm.rank}"
+    assert sent_intact(), f"rank {comm.rank}"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @on_layouts(4, 5)
-def test_ten_million_and_nineteen_elements(communicator: Make, layout: str) -> None:
-    comm = communicator(layout=layout, timeout_s=60)
+def test_every_plan_of_ten_million_and_nineteen_elements(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout, timeout_s=120)
     size = comm.size
     numbers = np.arange(10_000_019)
     receive, intact = in_line(np.full(numbers.size, -1))
-    comm.Allreduce(numbers * (comm.rank + 1), receive)
-    assert np.array_equal(receive, numbers * (size * (size + 1) // 2)), f"rank {comm.rank}"
-    assert intact(), f"rank {comm.rank}"
+    for name in comm.algorithms("allreduce"):
+        receive[:] = -1
+        with comm.forced(name):
+            comm.Allreduce(numbers * (comm.rank + 1), receive)
+        assert np.array_equal(receive, numbers * (size * (size + 1) // 2)), f"rank {comm.rank}: {name}"
+        assert intact(), f"rank {comm.rank}: {name}"
 
 
 @on_layouts(2, 3, 4, 5)
 def test_calls_of_all_kinds_in_turn_do_not_mix(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
     random = np.random.default_rng(7)
-    for turn in range(150):
+    for turn in range(50):
         collective = COLLECTIVES[random.integers(len(COLLECTIVES))]
         count = int(random.choice([0, 1, 40, 700, 9000]))
         root = int(random.integers(comm.size))
@@ -77,24 +83,18 @@ def test_calls_of_all_kinds_in_turn_do_not_mix(communicator: Make, layout: str) 
         perform(comm, Job(collective, count, root=root, in_place=in_place, salt=turn))
 
 
-@pytest.mark.ranks(2, 3, 4, 5)
-@pytest.mark.timeout(120)
-def test_nobody_leaves_a_barrier_before_all_have_come(communicator: Make) -> None:
-    comm = communicator(layout="1+" + "1+" * (MPI.COMM_WORLD.size - 2) + "1")
-    alike = communicator()
-    arrivals = np.zeros(comm.size, np.int64)
-    window = MPI.Win.Create(arrivals, 8, comm=MPI.COMM_WORLD)
-    try:
-        for barrier in (comm.Barrier, alike.Barrier):
-            for turn in range(1, 30):
-                arrivals[comm.rank] += 1
-                barrier()
-                for other in range(comm.size):
-                    there = np.zeros(comm.size, np.int64)
-                    window.Lock(other, MPI.LOCK_SHARED)
-                    window.Get(there, other)
-                    window.Unlock(other)
-                    assert there[other] >= arrivals[comm.rank], f"rank {comm.rank}, turn {turn}: {other} had not come"
-                barrier()
-    finally:
-        window.Free()
+@on_layouts(1, 2, 3, 4, 5)
+def test_nobody_leaves_a_barrier_before_all_have_come(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout)
+    times = np.zeros((20, 2))
+    for turn, pair in enumerate(times):
+        if turn % comm.size == comm.rank:
+            time.sleep(0.003)
+        # Ranks of one machine read one clock.
+        pair[0] = time.monotonic()
+        comm.Barrier()
+        pair[1] = time.monotonic()
+    everyones = np.empty((comm.size, *times.shape))
+    comm.Allgather(times, everyones)
+    come, left = everyones[:, :, 0].max(axis=0), everyones[:, :, 1].min(axis=0)
+    assert (left >= come).all(), f"turns {np.nonzero(left < come)[0].tolist()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["LAYOUTS", "on_layouts"]
+__all__ = ["LAYOUTS", "layouts", "on_layouts"]
 
 # Layouts by number of ranks; every test file that goes through them meets unequal nodes, nodes of one rank
 # and ranks dealt in turn.
@@ -26,5 +26,16 @@ def on_layouts(*sizes: int) -> pytest.MarkDecorator:
             pytest.param(layout, marks=pytest.mark.ranks(size), id=f"{size}:{layout or 'one node'}")
             for size in sizes
             for layout in LAYOUTS[size]
+        ],
+    )
+
+
+def layouts(ranks: dict[str, tuple[int, ...]]) -> pytest.MarkDecorator:
+    """Run a test with the argument `layout` on a few layouts, each at its numbers of ranks ("" = one node)."""
+    return pytest.mark.parametrize(
+        "layout",
+        [
+            pytest.param(layout, marks=pytest.mark.ranks(*counts), id=layout or "one node")
+            for layout, counts in ranks.items()
         ],
     )
