@@ -22,6 +22,7 @@ from hpccoll.foreign import host_array, host_bytes
 from hpccoll.transports.base import Array
 
 _NUMBERS = (bool, int, float, complex)
+_CONSTANTS = (*_NUMBERS, np.generic, bytes)
 _KINDS = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}
 
 
@@ -83,7 +84,7 @@ def target(spec: Any, what: str, *, order: str = "C", fill: bool = False, blocks
 
     Raises: as `source`, and UsageError when the buffer is read-only or its elements share memory.
     """
-    if isinstance(spec, (*_NUMBERS, np.generic, bytes)):
+    if isinstance(spec, _CONSTANTS):
         raise UsageTypeError(f"{what} is {spec!r}, which cannot be written to: pass an array")
     buffer = _buffer(spec, what, None, order, blocks, fill=fill)
     if not buffer.owner.flags.writeable:
@@ -169,7 +170,7 @@ def _number(value: complex, what: str, dtype: np.dtype[Any] | None) -> Array:
 
 def _elements_overlap(array: Array) -> bool:
     """There are more bytes in the elements than the array spans: strides of 0, sliding windows."""
-    if array.size <= 1:
+    if array.size <= 1 or array.flags.forc:
         return False
     spanned = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides, strict=True))
     return bool(spanned + array.itemsize < array.nbytes)

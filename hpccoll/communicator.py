@@ -27,7 +27,7 @@ class _Ours(Collectives):
     """What all our communicators share: how they are made, and how they make others."""
 
     def __new__(cls, comm: MPI.Intracomm | None = None, **options: Any) -> _Ours:
-        return super().__new__(cls, comm if isinstance(comm, MPI.Comm) else None)
+        return super().__new__(cls, comm if isinstance(comm, MPI.Intracomm) else None)
 
     def __init__(self, comm: MPI.Intracomm, **options: Any) -> None:
         """Give a communicator collectives that know the machine.  Local: nothing is exchanged yet.

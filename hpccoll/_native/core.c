@@ -297,28 +297,13 @@ Flags_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int
-Flags_traverse(Flags *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->view.obj);
-    return 0;
-}
-
-static int
-Flags_clear(Flags *self)
-{
-    self->count = 0;
-    PyBuffer_Release(&self->view);
-    return 0;
-}
-
+/* Not for the garbage collector, which knows no order: it may clear a memoryview in use as a buffer, and the
+ * release of that buffer then goes through a null pointer (CPython).  As nobody visits it, the view outlives us. */
 static void
 Flags_dealloc(Flags *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Flags_clear(self);
+    PyBuffer_Release(&self->view);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -334,8 +319,6 @@ static PyType_Slot type_slots[] = {
     {Py_tp_doc, "64-bit flags on a shared buffer; hpccoll.memory.flags.Flags says what each method does."},
     {Py_tp_new, Flags_new},
     {Py_tp_dealloc, Flags_dealloc},
-    {Py_tp_traverse, Flags_traverse},
-    {Py_tp_clear, Flags_clear},
     {Py_tp_methods, methods},
     {Py_sq_length, Flags_length},
     {0, NULL},
@@ -344,7 +327,7 @@ static PyType_Slot type_slots[] = {
 static PyType_Spec type_spec = {
     .name = "hpccoll._native._core.NativeFlags",
     .basicsize = sizeof(Flags),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .flags = Py_TPFLAGS_DEFAULT,
     .slots = type_slots,
 };
 

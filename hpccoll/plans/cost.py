@@ -41,9 +41,9 @@ class Links:
     """
 
     node_latency_us: float = 6.0
-    memory_gbs: float = 16.0
+    memory_gbs: float = 23.0
     message_latency_us: float = 4.0
-    message_gbs: float = 4.3
+    message_gbs: float = 3.0
     network_latency_us: float = 25.0
     network_gbs: float = 1.2
     block_bytes: int = 1024 * 1024

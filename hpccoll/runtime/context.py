@@ -55,6 +55,11 @@ CALLS_IN_FLIGHT = 64
 SCRATCH_KEPT = 4
 
 
+# Calls given up in the middle, with their contexts: MPI may still read and write their memory, until the
+# process ends.
+_given_up: list[object] = []
+
+
 class Context:
     """The working state of one communicator."""
 
@@ -76,7 +81,6 @@ class Context:
             self._staging_segment: Segment | None = None
             self._shm_group: ShmGroup | None = None
             self._scratch: OrderedDict[int, Array] = OrderedDict()
-            # MPI may still work on the memory of a call that was given up: it stays in here.
             self._running: list[Execution] = []
             self._broken: HpccollError | None = None
             self._sequence = 0
@@ -185,6 +189,7 @@ class Context:
             raise
         except BaseException as error:
             self._break(error, collective, sequence)
+            _given_up.append((self, stages))
             raise
 
     def _break(self, error: BaseException, collective: str, sequence: int) -> None:

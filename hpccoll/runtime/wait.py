@@ -41,6 +41,7 @@ def drive(
     time.monotonic).  `progress` gives MPI a turn: the caller may have messages of its own under way, for
     which other ranks wait before they come here.  `spin_s`: so long a wait keeps the core.
     """
+    aborted()  # what others gave up while this rank was elsewhere is not to be completed
     turns = 0
     now = began = time.monotonic()
     while True:

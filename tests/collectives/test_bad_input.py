@@ -96,7 +96,14 @@ FAULTS = (
     Fault(
         "dtype", "receive", lambda size: np.zeros(N * size, "f4"), UsageTypeError, "float64.*float32", RECEIVE
     ),
-    Fault("count", "receive", lambda size: np.zeros(N * size + 1), UsageError, r"buf holds \d+ elements.*must be", RECEIVE),
+    Fault(
+        "count",
+        "receive",
+        lambda size: np.zeros(N * size + 1),
+        UsageError,
+        r"buf holds \d+ elements.*must be",
+        RECEIVE,
+    ),
     Fault(
         "list count",
         "send",

@@ -31,7 +31,7 @@ def on_layouts(*sizes: int) -> pytest.MarkDecorator:
 
 
 def layouts(ranks: dict[str, tuple[int, ...]]) -> pytest.MarkDecorator:
-    """Run a test with the argument `layout` on a few layouts, each at its numbers of ranks ("" = one node)."""
+    """Run a test with the argument `layout` on a few layouts, each at its numbers of ranks."""
     return pytest.mark.parametrize(
         "layout",
         [

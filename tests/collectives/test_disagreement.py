@@ -1,0 +1,151 @@
+"""Ranks that call different things, come late or not at all: an error on every rank, in bounded time."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpccoll
+
+LAYOUTS = {2: ["", "1+1"], 3: ["", "2+1"], 4: ["", "2+2", "3+1", "cyclic:2+2"], 5: ["4+1"]}
+
+
+def layouts(world) -> list[str]:
+    return LAYOUTS[world.size]
+
+
+def each(world, communicator, **options):
+    return [communicator(layout=layout, timeout_s=20, **options) for layout in layouts(world)]
+
+
+def allreduce(comm, dtype="f8", count=4, op=MPI.SUM):
+    comm.Allreduce(np.ones(count, dtype), np.empty(count, dtype), op)
+
+
+ODD_ONE_OUT = {
+    "dtype": (lambda comm: allreduce(comm, "f4"), ["dtype", "float32 on rank", "float64 on rank"]),
+    "count": (lambda comm: allreduce(comm, count=5), ["count", "4 on rank", "5 on rank"]),
+    "operator": (lambda comm: allreduce(comm, op=MPI.MAX), ["operator", "MAX on rank", "SUM on rank"]),
+    "collective": (lambda comm: comm.Barrier(), ["collective", "barrier on rank", "allreduce on rank"]),
+    "same bytes": (lambda comm: allreduce(comm, "i8"), ["dtype", "int64 on rank", "float64 on rank"]),
+}
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("what", ODD_ONE_OUT)
+@pytest.mark.parametrize("odd", [0, -1])
+def test_one_rank_that_calls_another_thing_is_named_on_all(world, communicator, what, odd):
+    call, words = ODD_ONE_OUT[what]
+    odd %= world.size
+    for comm in each(world, communicator):
+        start = time.monotonic()
+        with pytest.raises(hpccoll.MismatchError) as caught:
+            call(comm) if world.rank == odd else allreduce(comm)
+        assert time.monotonic() - start < 10
+        for word in words:
+            assert word in str(caught.value)
+        if world.size > 2:
+            assert caught.value.suspects == (odd,)
+        allreduce(comm)
+
+
+@pytest.mark.ranks(2, 4)
+def test_different_roots(world, communicator):
+    for comm in each(world, communicator):
+        with pytest.raises(hpccoll.MismatchError, match="root: 0 on rank"):
+            comm.Bcast(np.ones(9000), root=0 if world.rank == 0 else 1)
+        allreduce(comm)
+
+
+@pytest.mark.ranks(3)
+def test_different_plans(world, communicator):
+    for comm in each(world, communicator):
+        name = "ring" if world.rank == 0 else "tree"
+        expected = pytest.raises(hpccoll.MismatchError, match="plan: ring on rank 0, tree on ranks 1, 2")
+        with expected, comm.forced(name):
+            allreduce(comm, count=100_000)
+        allreduce(comm)
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_rank_that_does_not_call_is_named(world):
+    for layout in layouts(world):
+        comm = hpccoll.Communicator(world, layout=layout, timeout_s=1)
+        allreduce(comm)
+        last = world.size - 1
+        start = time.monotonic()
+        if world.rank == last:
+            time.sleep(2)
+            if comm.local_size == 1:  # only ranks of one node hear of each other's failures at once
+                comm.close()
+                world.Barrier()
+                continue
+            with pytest.raises(hpccoll.AbortedError, match="gave up"):
+                allreduce(comm)
+        else:
+            with pytest.raises((TimeoutError, hpccoll.AbortedError)) as caught:
+                allreduce(comm)
+            waited = time.monotonic() - start
+            assert 0.9 < waited < 3
+            if isinstance(caught.value, TimeoutError) and comm.local_rank == 0:
+                assert f"rank {last}" in str(caught.value)
+                assert caught.value.suspects == (last,)
+                assert "allreduce #1" in str(caught.value)
+        with pytest.raises(hpccoll.AbortedError, match="broken since an earlier call"):
+            allreduce(comm)
+        comm.close()
+        world.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_that_comes_late_is_waited_for(world, communicator):
+    for comm in each(world, communicator):
+        if world.rank == 1:
+            time.sleep(0.5)
+        start = time.monotonic()
+        allreduce(comm)
+        if world.rank == 0:
+            assert time.monotonic() - start > 0.3
+
+
+@pytest.mark.ranks(2)
+def test_without_checks_right_calls_are_right(world, communicator):
+    for comm in each(world, communicator, checks="off"):
+        for turn in range(20):
+            count = 100_000 if turn % 3 else 5
+            total = np.empty(count)
+            comm.Allreduce(np.full(count, 1.0 * comm.rank + turn), total)
+            assert (total == 1 + 2 * turn).all()
+
+
+@pytest.mark.ranks(4, 5)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_every_rank_gets_the_same_bits(world, communicator, dtype):
+    for comm in each(world, communicator):
+        for draw in range(50 // len(layouts(world))):
+            for count in (1, 7, 10_007):
+                random = np.random.default_rng([draw, world.rank, count])
+                values = random.standard_normal(count).astype(dtype)
+                result = np.empty_like(values)
+                comm.Allreduce(values, result, (MPI.SUM, MPI.PROD)[draw % 2])
+                digests = world.allgather(hashlib.sha256(result.tobytes()).digest())
+                assert len(set(digests)) == 1, (
+                    f"draw {draw}, {count} elements of {dtype} on {comm.machine.layout}"
+                )
+
+
+@pytest.mark.ranks(16)
+@pytest.mark.timeout(150)
+def test_sixteen_ranks_on_four_nodes(world):
+    comm = hpccoll.Communicator(world, layout="4x4", timeout_s=100)
+    for count in (3, 5_000):
+        for name in comm.algorithms("allreduce"):
+            with comm.forced(name):
+                total = np.empty(count)
+                comm.Allreduce(np.arange(count) * (world.rank + 1.0), total)
+                assert (total == np.arange(count) * 136.0).all(), name
+    comm.close()
