@@ -1,0 +1,91 @@
+"""Whatever shape, strides, type, operator, layout and plan: NumPy's answer, and nothing else touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+import hpccoll
+from tests.support.layouts import LAYOUTS
+
+OPERATORS = {
+    "SUM": (MPI.SUM, np.add),
+    "PROD": (MPI.PROD, np.multiply),
+    "MAX": (MPI.MAX, np.maximum),
+    "MIN": (MPI.MIN, np.minimum),
+}
+TYPES = ["int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex128"]
+
+# How a view of a shape is cut out of a larger array: that array's shape and order, and the cut.
+VIEWS = {
+    "plain": (lambda shape: shape, "C", lambda whole: whole),
+    "fortran": (lambda shape: shape, "F", lambda whole: whole),
+    "transposed": (lambda shape: shape[::-1], "C", lambda whole: whole.T),
+    "reversed": (lambda shape: shape, "C", lambda whole: whole[::-1]),
+    "every other": (lambda shape: (*shape[:-1], 2 * shape[-1]), "C", lambda whole: whole[..., ::2]),
+    "inner": (
+        lambda shape: [side + 2 for side in shape],
+        "C",
+        lambda whole: whole[(slice(1, -1),) * whole.ndim],
+    ),
+}
+
+
+@st.composite
+def calls(draw):
+    """One all-reduce, the same on all ranks."""
+    dtype = draw(st.sampled_from(TYPES))
+    names = ["SUM", "PROD"] if dtype.startswith("complex") else list(OPERATORS)
+    return {
+        "dtype": np.dtype(dtype),
+        "operator": draw(st.sampled_from(names)),
+        "shape": tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))),
+        "send": draw(st.sampled_from(sorted(VIEWS))),
+        "receive": draw(st.sampled_from(sorted(VIEWS))),
+        "in place": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**16)),
+        "layout": draw(st.integers(0, 99)),
+        "plan": draw(st.integers(0, 99)),
+        "sizes": draw(st.sampled_from([{}, {"small_bytes": 0, "segment_bytes": 64, "chunk_bytes": 64}])),
+    }
+
+
+def view(kind: str, call: dict, fill: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A view that holds `fill`, and the memory all around it."""
+    outer, order, cut = VIEWS[kind]
+    whole = np.full(outer(call["shape"]), 77, call["dtype"], order)
+    part = cut(whole)
+    part[...] = fill
+    return part, whole
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@settings(max_examples=60, deadline=None)
+@given(call=calls())
+def test_an_allreduce_is_numpys(communicator, call):
+    layouts = LAYOUTS[MPI.COMM_WORLD.size]
+    comm: hpccoll.Communicator = communicator(
+        layout=layouts[call["layout"] % len(layouts)], timeout_s=20, **call["sizes"]
+    )
+    operator, ufunc = OPERATORS[call["operator"]]
+    # Small whole numbers: every sum and product is exact in every type, whatever the order.
+    inputs = [
+        np.random.default_rng([call["seed"], rank]).integers(0, 3, call["shape"]).astype(call["dtype"])
+        for rank in range(comm.size)
+    ]
+    expected = inputs[0].copy()
+    for one in inputs[1:]:
+        expected = ufunc(expected, one)
+    send, send_memory = view(call["send"], call, inputs[comm.rank])
+    receive, memory = view(call["receive"], call, inputs[comm.rank])
+    before = send_memory.copy(), memory.copy()
+    plans = comm.algorithms("allreduce")
+    with comm.forced(plans[call["plan"] % len(plans)]):
+        comm.Allreduce(MPI.IN_PLACE if call["in place"] else send, receive, operator)
+    assert (receive == expected).all()
+    assert (send_memory == before[0]).all()
+    receive[...] = inputs[comm.rank]
+    assert (memory == before[1]).all(), "memory around the view was written"
