@@ -252,8 +252,9 @@ class Builder:
         slot = self._next_landing
         self._next_landing = (slot + 1) % LANDING_SLOTS
         if slot == len(self._landing):
-            self._landing.append((self._scratch, self.segment, -1))
-            self._scratch += self.segment
+            room = min(self.segment, self.collective.elements)
+            self._landing.append((self._scratch, room, -1))
+            self._scratch += room
         offset, _, last = self._landing[slot]
         return slot, Place(Memory.SCRATCH, offset, offset + count), (last,) if last >= 0 else ()
 

@@ -37,6 +37,19 @@ def union(regions: Iterable[Region]) -> Region:
     return region(*(span for one in regions for span in one))
 
 
+def without(one: Region, other: Region) -> Region:
+    """The elements of a region that another, which lies within it, has not."""
+    rest: list[Span] = []
+    for span in one:
+        start = span.start
+        for taken in other:
+            if span.start <= taken.start < span.stop:
+                rest.append(Span(start, taken.start))
+                start = taken.stop
+        rest.append(Span(start, span.stop))
+    return region(*rest)
+
+
 def length(one: Region) -> int:
     """How many elements a region has."""
     return sum(span.stop - span.start for span in one)

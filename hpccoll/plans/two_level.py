@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hpccoll.plans.collective import Collective
-from hpccoll.plans.spans import Region, length, split, split_evenly, union
+from hpccoll.plans.spans import Region, length, split, split_evenly, union, without
 from hpccoll.plans.steps import Kind, Step
 from hpccoll.topology.layout import Layout
 
@@ -99,7 +99,7 @@ def gather_through_leaders(
     node, leaders = layout.groups("NODE"), layout.groups("LEADERS")
     own = tuple(tuple(collective.block(rank) for rank in members) for members in node)
     of_node = tuple(union(blocks) for blocks in own)
-    others = tuple((union(of_node[:index] + of_node[index + 1 :]),) for index in range(len(node)))
+    others = tuple((without(collective.everything, mine),) for mine in of_node)
     return (
         Step(Kind.ALLGATHER, "NODE", node, own),
         Step(Kind.ALLGATHER, "LEADERS", leaders, (of_node,), (), between, after=(0,)),
