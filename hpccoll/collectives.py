@@ -216,6 +216,11 @@ class Collectives(_Intracomm):
         self.close()
         super().Free()
 
+    def Disconnect(self) -> None:
+        """Close, then disconnect the MPI communicator, as with `Free`."""
+        self.close()
+        super().Disconnect()
+
     def __enter__(self: Self) -> Self:
         return self
 
@@ -253,10 +258,11 @@ class Collectives(_Intracomm):
             raise UsageError("this communicator is MPI.COMM_NULL, or was freed")
 
     def _operator(self, collective: str, op: Operation) -> Operator | None:
+        context = self._used()  # also where MPI's own call follows: it may be closed, or this a forked child
         try:
             return operator_of(op)
         except UsageTypeError as error:
-            self._used().refuse(collective, error)
+            context.refuse(collective, error)
             raise
 
     def _collective(self, name: str, prepare: Callable[[], Call]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,94 +12,27 @@ from mpi4py import MPI
 import hpccoll
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts
-from tests.support.oracle import COLLECTIVES, REDUCTIONS, Array, Job, Placed, perform
+from tests.support.oracle import COLLECTIVES, REDUCTIONS, Job, perform
+from tests.support.places import PLACES
 
-GAP = -77
 # One node, and two nodes of unequal size; arrays that go with the agreement, and ones that do not.
 LAYOUTS = layouts({"": (2, 3), "2+1": (3,)})
 COUNTS = (12, 6000)
 
 
-def rows(count: int) -> int:
-    """A divisor of `count` near its root."""
-    return max(k for k in range(1, int(count**0.5) + 1) if count % k == 0)
-
-
-def surrounded(memory: Array, view: Array, values: Array) -> Placed:
-    """`view` of `memory` filled with `values`, in C order; all else is GAP and must stay so."""
-    memory[...] = GAP
-    view[...] = values.reshape(view.shape)
-
-    def intact() -> bool:
-        after = memory.copy()
-        start = view.ctypes.data - memory.ctypes.data
-        np.ndarray(view.shape, view.dtype, after, start, view.strides)[...] = GAP
-        return bool((after == GAP).all())
-
-    return view, intact
-
-
-def every_second(values: Array) -> Placed:
-    memory = np.empty(2 * values.size + 1, values.dtype)
-    return surrounded(memory, memory[1::2], values)
-
-
-def columns(values: Array) -> Placed:
-    n = rows(values.size)
-    memory = np.empty((n, 3 * (values.size // n)), values.dtype)
-    return surrounded(memory, memory[:, ::3], values)
-
-
-def backwards(values: Array) -> Placed:
-    memory = np.empty(values.size, values.dtype)
-    return surrounded(memory, memory[::-1], values)
-
-
-def transposed(values: Array) -> Placed:
-    n = rows(values.size)
-    memory = np.empty((values.size // n, n), values.dtype)
-    return surrounded(memory, memory.T, values)
-
-
-def last_axis_taken(values: Array) -> Placed:
-    memory = np.empty((rows(values.size), values.size // rows(values.size), 2), values.dtype)
-    return surrounded(memory, memory[..., 1], values)
-
-
-def inner_axis_reversed(values: Array) -> Placed:
-    memory = np.empty((2, values.size // 2, 2), values.dtype)
-    return surrounded(memory, memory[:, ::-1, 0], values)
-
-
-def unaligned(values: Array) -> Placed:
-    memory = np.empty(values.nbytes + 9, np.int8)
-    view = memory[1 : 1 + values.nbytes].view(values.dtype)
-    assert not view.flags.aligned
-    return surrounded_bytes(memory, view, values)
-
-
-def surrounded_bytes(memory: Array, view: Array, values: Array) -> Placed:
-    memory[...] = GAP
-    view[...] = values
-    return view, lambda: bool(memory[0] == GAP and (memory[1 + values.nbytes :] == GAP).all())
-
-
-PLACES = [every_second, columns, backwards, transposed, last_axis_taken, inner_axis_reversed, unaligned]
-
-
 @pytest.mark.parametrize("place", PLACES)
 @LAYOUTS
-def test_arrays_are_taken_by_index(communicator: Make, layout: str, place: Callable[[Array], Placed]) -> None:
+def test_arrays_are_taken_by_index(communicator: Make, layout: str, place: str) -> None:
     """As reported in pytorch/pytorch#159548: memory was sent instead of the view, or a copy was reduced."""
     comm = communicator(layout=layout)
     for count in COUNTS:
         for collective in COLLECTIVES:
             # Blocks of ranks lie along the memory of a Fortran-ordered array: below.
-            if place is transposed and collective in ("allgather", "reduce_scatter"):
+            if place == "transposed" and collective in ("allgather", "reduce_scatter"):
                 continue
             in_place = collective in ("allgather", *REDUCTIONS)
-            perform(comm, Job(collective, count, root=comm.size - 1, in_place=in_place), place)
-            perform(comm, Job(collective, count, root=0), place)
+            perform(comm, Job(collective, count, root=comm.size - 1, in_place=in_place), PLACES[place])
+            perform(comm, Job(collective, count, root=0), PLACES[place])
 
 
 @pytest.mark.ranks(4)

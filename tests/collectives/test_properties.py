@@ -10,6 +10,8 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.support.layouts import LAYOUTS
+from tests.support.oracle import BOOL, COLLECTIVES, NUMBERS, REDUCTIONS, Job, operators, perform
+from tests.support.places import PLACES
 
 OPERATORS = {
     "SUM": (MPI.SUM, np.add),
@@ -89,3 +91,47 @@ def test_an_allreduce_is_numpys(communicator, call):
     assert (send_memory == before[0]).all()
     receive[...] = inputs[comm.rank]
     assert (memory == before[1]).all(), "memory around the view was written"
+
+
+SIZES = [
+    {},
+    {"small_bytes": 0, "segment_bytes": 64, "chunk_bytes": 64},
+    {"small_bytes": 200, "segment_bytes": 100, "chunk_bytes": 300, "staging_bytes": 4096, "native": False},
+]
+
+
+@st.composite
+def jobs(draw):
+    """One call of any collective, the same on all ranks, and where its buffers lie."""
+    collective = draw(st.sampled_from(COLLECTIVES))
+    dtype = draw(st.sampled_from((*NUMBERS, BOOL)))
+    # Blocks of ranks lie along the memory of a Fortran-ordered array.
+    blocked = collective in ("allgather", "reduce_scatter")
+    places = sorted(set(PLACES) - ({"transposed"} if blocked else set()))
+    job = Job(
+        collective,
+        draw(st.integers(0, 700)),
+        dtype,
+        draw(st.sampled_from(operators(dtype))) if collective in REDUCTIONS else "SUM",
+        draw(st.integers(0, MPI.COMM_WORLD.size - 1)),
+        draw(st.booleans()) if collective != "broadcast" else False,
+        draw(st.integers(0, 2**16)),
+    )
+    return job, PLACES[draw(st.sampled_from(places))]
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@settings(max_examples=60, deadline=None)
+@given(
+    call=jobs(),
+    layout=st.integers(0, 99),
+    plan=st.integers(0, 99),
+    sizes=st.sampled_from(SIZES),
+)
+def test_any_collective_is_numpys(communicator, call, layout, plan, sizes):
+    job, place = call
+    layouts = LAYOUTS[MPI.COMM_WORLD.size]
+    comm: hpccoll.Communicator = communicator(layout=layouts[layout % len(layouts)], timeout_s=20, **sizes)
+    plans = comm.algorithms(job.collective)
+    with comm.forced(plans[plan % len(plans)]):
+        perform(comm, job, place)

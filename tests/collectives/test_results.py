@@ -98,3 +98,11 @@ def test_nobody_leaves_a_barrier_before_all_have_come(communicator: Make, layout
     comm.Allgather(times, everyones)
     come, left = everyones[:, :, 0].max(axis=0), everyones[:, :, 1].min(axis=0)
     assert (left >= come).all(), f"turns {np.nonzero(left < come)[0].tolist()}"
+
+
+@pytest.mark.ranks(16)
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_plan_on_four_nodes_of_four(communicator: Make, collective: str) -> None:
+    comm = communicator(layout="4x4", timeout_s=100)
+    perform_all(comm, [Job(collective, 37, root=9), Job(collective, 1500, root=15)])

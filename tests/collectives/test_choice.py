@@ -1,0 +1,142 @@
+"""Which plan a call takes: named, forced, explained, and the same on all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpccoll
+from hpccoll.calls import Call
+from hpccoll.runtime.planning import Planned, Planner
+from tests.collectives.conftest import Make
+from tests.support.layouts import layouts, on_layouts
+from tests.support.oracle import COLLECTIVES, Job, perform
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the plans of all calls."""
+    names: list[str] = []
+    plan = Planner.plan
+
+    def noted(self: Planner, call: Call) -> Planned:
+        planned = plan(self, call)
+        names.append(planned.plan.name)
+        return planned
+
+    monkeypatch.setattr(Planner, "plan", noted)
+    return names
+
+
+@on_layouts(1, 2, 3, 4)
+def test_a_forced_plan_is_the_one_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+    comm = communicator(layout=layout)
+    for collective in COLLECTIVES:
+        names = comm.algorithms(collective)
+        assert {"flat", "one_shot"} < set(names)
+        for name in names:
+            del taken[:]
+            with comm.forced(name):
+                perform(comm, Job(collective, 11))
+            assert taken == [name]
+
+
+@pytest.mark.ranks(4)
+def test_the_plans_of_a_layout(communicator: Make) -> None:
+    for layout, two_level in (
+        ("", []),
+        ("2+2", ["scatter_rail_gather", "reduce_ring_broadcast"]),
+        ("3+1", ["reduce_ring_broadcast"]),
+        ("1+1+1+1", []),
+    ):
+        comm = communicator(layout=layout)
+        flat = ["flat", "one_shot", "ring", "tree", "recursive_doubling"]
+        assert sorted(comm.algorithms("allreduce")) == sorted(flat + two_level)
+        assert comm.algorithms("barrier") == ("one_shot",)
+
+
+@layouts({"": (2,), "2+1": (3,)})
+def test_forced_ends_with_its_block_also_after_an_error(
+    communicator: Make, layout: str, taken: list[str]
+) -> None:
+    comm = communicator(layout=layout)
+    perform(comm, Job("allreduce", 11))
+    chosen = taken.pop()
+    with comm.forced("ring"):
+        with comm.forced("tree"):
+            perform(comm, Job("allreduce", 11))
+        with pytest.raises(ValueError, match="root is -1"), comm.forced("chain"):
+            comm.Bcast(np.zeros(3), root=-1)
+        perform(comm, Job("allreduce", 11))
+    perform(comm, Job("allreduce", 11))
+    assert taken == ["tree", "ring", chosen]
+
+
+@layouts({"": (2,), "2+1": (3,)})
+def test_a_plan_that_cannot_do_a_call_is_not_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+    comm = communicator(layout=layout)
+    with comm.forced("one_shot"):
+        perform(comm, Job("allreduce", 100_000))
+        perform(comm, Job("allreduce", 10))
+    assert taken[0] != "one_shot"
+    assert taken[1] == "one_shot"
+    del taken[:]
+    with comm.forced("flat"):
+        # NaN under MAX: MPI's answer depends on where the NaN is.
+        perform(comm, Job("allreduce", 5000, np.dtype("f8"), "MAX"))
+    assert (taken == ["flat"]) == (comm.node_count == 1)
+
+
+@on_layouts(1, 2, 3, 4, 5)
+def test_explain_names_the_plan_that_is_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+    comm = communicator(layout=layout)
+    for collective in COLLECTIVES:
+        for count in (1, 3000, 60_000):
+            blocks = comm.size if collective in ("allgather", "reduce_scatter") else 1
+            explanation = comm.explain(collective, 8 * count * blocks, dtype="i8", root=comm.size - 1)
+            del taken[:]
+            perform(comm, Job(collective, count, root=comm.size - 1))
+            assert taken == [explanation.plan], f"{collective} of {count}"
+            times = [candidate.time_s for candidate in explanation.candidates]
+            assert times == sorted(times)
+            text = str(explanation)
+            assert text.splitlines()[1].startswith(f"-> {explanation.plan}")
+            assert f"{collective} of {8 * count * blocks} bytes" in text
+
+
+@layouts({"1+1": (2,), "2+2": (4,), "3+1": (4,)})
+def test_every_rank_chooses_alike(world: MPI.Intracomm, communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout)
+    chosen = [
+        comm.explain(collective, 1 << power, root=root).plan
+        for collective in COLLECTIVES
+        for power in range(2, 27, 3)
+        for root in range(comm.size)
+    ]
+    assert world.allgather(chosen) == [chosen] * comm.size
+    assert len(set(chosen)) > 2
+
+
+@layouts({"": (2,), "2+1": (3,)})
+@pytest.mark.parametrize(
+    ("algorithm", "wanted"),
+    [
+        ("ring", {"allreduce": "ring", "allgather": "ring", "reduce_scatter": "ring"}),
+        ("allreduce:tree,broadcast:chain", {"allreduce": "tree", "broadcast": "chain"}),
+        (" reduce:binomial , flat", {"allreduce": "flat", "broadcast": "flat"}),
+    ],
+)
+def test_the_option(
+    world: MPI.Intracomm, layout: str, algorithm: str, wanted: dict[str, str], taken: list[str]
+) -> None:
+    comm = hpccoll.Communicator(world, layout=layout, algorithm=algorithm)
+    for collective, name in wanted.items():
+        del taken[:]
+        perform(comm, Job(collective, 11))
+        perform(comm, Job(collective, 5000))
+        assert taken == [name, name]
+    with comm.forced("recursive_doubling"):
+        perform(comm, Job("allreduce", 11))
+    assert taken[-1] == "recursive_doubling"
+    comm.close()
