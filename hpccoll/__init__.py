@@ -18,7 +18,8 @@ from hpccoll.errors import (
     UsageError,
     UsageTypeError,
 )
-from hpccoll.ops import AVG
+from hpccoll.ops import AVG, accumulate, scaled_sum
+from hpccoll.runtime.request import PersistentRequest, Request
 
 __all__ = [
     "AVG",
@@ -31,8 +32,12 @@ __all__ = [
     "HpccollError",
     "MismatchError",
     "PeerLostError",
+    "PersistentRequest",
+    "Request",
     "ResourceError",
     "TopologyError",
     "UsageError",
     "UsageTypeError",
+    "accumulate",
+    "scaled_sum",
 ]

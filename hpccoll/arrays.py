@@ -1,113 +1,117 @@
 """What the caller passed, as one run of elements; all checks of a single buffer.
 
 Arrays of any strides are taken by index: the elements travel in C order, whatever the memory order, and
-results land at the same index.  Where blocks of several ranks lie one after the other (all-gather,
-reduce-scatter) and the receive buffer is Fortran-ordered, they lie along its memory, that is along
-the last axis.
+results land at the same index.  Where blocks of several ranks lie one after the other and the array is
+Fortran-ordered, they lie along its memory, that is along the last axis.  What is given by a list of
+mpi4py (messages.py) is taken as it lies in memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib as mpi_dtypes
 
-from hpccoll.derived import Items, is_derived
+from hpccoll.buffers import Buffer, DerivedBuffer, PartsBuffer
+from hpccoll.datatypes import OwnDatatype, element_dtype, packed_dtype, predefined_dtype
+from hpccoll.derived import Block, Items
 from hpccoll.dtypes import check_movable, row_of
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.foreign import host_array, host_bytes
+from hpccoll.foreign import NUMBERS
+from hpccoll.messages import (
+    Extent,
+    Parts,
+    array_of,
+    elements_of,
+    is_nowhere,
+    one_count,
+    shown_array,
+    take_apart,
+    type_of,
+)
+from hpccoll.ops import Operator
 from hpccoll.transports.base import Array
 
-_NUMBERS = (bool, int, float, complex)
-_CONSTANTS = (*_NUMBERS, np.generic, bytes)
+_CONSTANTS = (*NUMBERS, np.generic, bytes)
 _KINDS = {"bool": 0, "int": 1, "uint": 1, "float": 2, "complex": 3}
 
 
-@dataclass
-class Buffer:
-    """A caller's buffer: `flat` is its elements, one-dimensional and contiguous.
-
-    `packed` says that `flat` is a copy, which `unpack` brings back.
-    """
-
-    flat: Array
-    owner: Array
-    order: str
-    packed: bool
-
-    @property
-    def count(self) -> int:
-        return self.flat.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.flat.dtype
-
-    def unpack(self) -> None:
-        """After the elements of `flat` were written: bring them to the caller's array."""
-        if self.packed:
-            self.owner[...] = self.flat.reshape(self.owner.shape, order=self.order)  # type: ignore[call-overload]
-
-
-class DerivedBuffer(Buffer):
-    """A buffer of a derived datatype: always packed; its owner is the bytes that hold the items."""
-
-    def __init__(self, items: Items, fill: bool) -> None:
-        flat = items.pack() if fill else np.empty(items.nbytes, np.uint8).view(items.dtype)
-        super().__init__(flat, items.raw, "C", packed=True)
-        self._items = items
-
-    def unpack(self) -> None:
-        self._items.unpack(self.flat)
-
-
 def source(
-    spec: Any, what: str, *, dtype: np.dtype[Any] | None = None, order: str = "C", blocks: int = 1
+    spec: Any,
+    what: str,
+    *,
+    dtype: np.dtype[Any] | None = None,
+    order: str = "C",
+    blocks: int = 1,
+    op: Operator | None = None,
 ) -> Buffer:
     """A buffer to read.
 
-    `spec`: an array, a number, anything with the buffer interface or DLPack on the CPU, or mpi4py's lists
-    [buf, count], [buf, type], [buf, count, type], [buf, (count, start), type], [buf, count, start, type];
-    their count is that of each of `blocks` blocks.  A plain Python number takes `dtype`.
+    Args:
+        spec: an array, a number, anything with the buffer interface or DLPack on the CPU, or one of mpi4py's
+            lists (messages.py).
+        what: the name of the argument, for errors.
+        dtype: what a plain Python number becomes.
+        order: how blocks lie in an array (see `block_order`).
+        blocks: how many blocks the count of a list stands for.
+        op: what combines the elements.
 
-    Raises: UsageTypeError for what is no such buffer; UsageError for a count larger than the buffer, and
-    for a number that `dtype` cannot hold.
+    Raises:
+        UsageTypeError: no such buffer.
+        UsageError: a count larger than the buffer; a number that `dtype` cannot hold.
+
     """
-    return _buffer(spec, what, dtype, order, blocks, fill=True)
+    if type(spec) is np.ndarray and (order == "C" or spec.ndim == 1) and _is_plain(spec.dtype):
+        flags = spec.flags
+        if flags.c_contiguous and flags.aligned:
+            return Buffer(spec if spec.ndim == 1 else spec.reshape(-1), spec)
+    return _buffer(spec, what, dtype, order, blocks, op, fill=True)
 
 
-def target(spec: Any, what: str, *, order: str = "C", fill: bool = False, blocks: int = 1) -> Buffer:
+def target(
+    spec: Any, what: str, *, order: str = "C", fill: bool = False, blocks: int = 1, op: Operator | None = None
+) -> Buffer:
     """A buffer to write; with `fill` its present elements are in `flat` too (in place).
 
     Raises: as `source`, and UsageError when the buffer is read-only or its elements share memory.
     """
-    if isinstance(spec, _CONSTANTS):
+    if type(spec) is np.ndarray and (order == "C" or spec.ndim == 1) and _is_plain(spec.dtype):
+        if spec.flags.carray:
+            return Buffer(spec if spec.ndim == 1 else spec.reshape(-1), spec)
+    elif isinstance(spec, _CONSTANTS):
         raise UsageTypeError(f"{what} is {spec!r}, which cannot be written to: pass an array")
-    buffer = _buffer(spec, what, None, order, blocks, fill=fill)
-    if not buffer.owner.flags.writeable:
-        raise UsageError(f"{what} is read-only: {_shown(buffer.owner)}")
-    if _elements_overlap(buffer.owner):
-        raise UsageError(f"{what} has elements that share memory: {_shown(buffer.owner)}")
-    return buffer
+    return _buffer(spec, what, None, order, blocks, op, fill=fill, write=True)
 
 
 def memory_order(spec: Any) -> str:
-    """Returns "F" when blocks of several ranks lie along the memory of a Fortran-ordered array, else "C"."""
+    """Returns "F" for a Fortran-ordered array, also in a list, and "C" for everything else."""
     flags = getattr(spec, "flags", None)
     fortran = getattr(flags, "f_contiguous", False) and not getattr(flags, "c_contiguous", True)
     return "F" if fortran else "C"
 
 
+def block_order(many: Any, one: Any) -> str:
+    """How the blocks of `many` lie, where other ranks take theirs from arrays like `one`, or put them there.
+
+    Returns "C"; or for a Fortran-ordered array, whose blocks lie along its last axis: "F" when blocks travel
+    as they lie in memory, "B" when each travels in C order because the others pass it as an array by index.
+    """
+    if memory_order(many) == "C":
+        return "C"
+    by_index = isinstance(one, np.ndarray) and one.ndim > 1
+    return "B" if by_index or one is None or one is MPI.IN_PLACE else "F"
+
+
 def check_apart(send: Buffer, receive: Buffer) -> bool:
-    """True when both are the very same memory, which is in place; False when they are apart.
+    """True when both are the very same memory, which is in place; False when apart, or one is a copy.
 
     Raises: UsageError when they overlap in part.
     """
     one, other = send.owner, receive.owner
-    if not np.may_share_memory(one, other):
+    if one is None or other is None or not np.may_share_memory(one, other):
         return False
     if one.ctypes.data == other.ctypes.data and one.strides == other.strides and one.shape == other.shape:
         return True
@@ -120,37 +124,135 @@ def check_apart(send: Buffer, receive: Buffer) -> bool:
     return False
 
 
-def _buffer(
-    spec: Any, what: str, dtype: np.dtype[Any] | None, order: str, blocks: int, *, fill: bool
+def check_writable(array: Array, what: str) -> None:
+    """Raises UsageError for an array that is read-only, or whose elements share memory."""
+    if not array.flags.writeable:
+        raise UsageError(f"{what} is read-only: {shown_array(array)}")
+    if _elements_overlap(array):
+        raise UsageError(f"{what} has elements that share memory: {shown_array(array)}")
+
+
+def derived_buffer(
+    memory: Array | None,
+    placed: Sequence[Block],
+    datatype: MPI.Datatype,
+    what: str,
+    op: Operator | None,
+    *,
+    fill: bool,
+    write: bool,
 ) -> Buffer:
+    """Blocks of items of one datatype.
+
+    Raises: UsageTypeError when its elements differ and `op` takes single ones; UsageError when blocks are
+    not within the memory, or are to be written and it is read-only or they overlap.
+    """
+    element = element_dtype(datatype)
+    size, kept = datatype.size, None
+    if op is not None and op.function is not None:
+        # The function of a user operator gets whole items, which travel as MPI packs them.
+        if predefined_dtype(datatype) is None:
+            element = np.dtype(f"V{size}")
+            datatype = OwnDatatype(datatype.Dup())
+        kept = datatype
+    elif element is None and op is not None:
+        raise UsageTypeError(
+            f"{what} has a datatype of elements of different types: {op!r} is not defined for it"
+        )
+    element = element if element is not None else np.dtype(np.uint8)
+    items = Items(memory, placed, element, what)
+    if write:
+        check_writable(items.memory, what)
+        items.check_apart()
+    return DerivedBuffer(items, size // packed_dtype(element).itemsize, kept, fill=fill)
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Most arrays have one of NumPy's own dtypes; others go through all checks."""
+    return dtype.isbuiltin == 1 and dtype.itemsize > 0 and not dtype.hasobject
+
+
+def _buffer(
+    spec: Any,
+    what: str,
+    dtype: np.dtype[Any] | None,
+    order: str,
+    blocks: int,
+    op: Operator | None,
+    *,
+    fill: bool,
+    write: bool = False,
+) -> Buffer:
+    datatype = None
     if isinstance(spec, (list, tuple)):
-        found = _from_list(spec, what, blocks)
-        if isinstance(found, Items):
-            return DerivedBuffer(found, fill)
-        array = found
+        parts = take_apart(spec, what, ragged=False)
+        datatype = type_of(parts, what)
+        array, rest = elements_of(parts, datatype, what)
+        if datatype is not None and (predefined_dtype(datatype) is None or parts.buf is MPI.BOTTOM):
+            return _derived(parts, datatype, array, what, blocks, op, fill=fill, write=write)
+        count, displ = one_count(parts, Extent(array.size, array.itemsize, rest), blocks, what)
+        _check_fits(count, displ, blocks, array.size, what)
+        array = array[displ : displ + blocks * count]
     else:
-        array = _array(spec, what, dtype)
-    check_movable(array.dtype, what)
+        plain = isinstance(spec, NUMBERS) and not isinstance(spec, np.generic)
+        array = _number(spec, what, dtype) if plain else array_of(spec, what)
+        check_movable(array.dtype, what)
+    if write:
+        check_writable(array, what)
     # MPI does not know unaligned elements as numbers: they are packed like strided ones.
     aligned = array.flags.aligned
     if aligned and array.flags.c_contiguous and (order == "C" or array.ndim <= 1):
-        return Buffer(array.reshape(-1), array, order, packed=False)
+        return Buffer(array.reshape(-1), array, order, datatype=datatype)
+    if order == "B":
+        parts_of = along_last_axis(array, [array.size // blocks] * blocks)
+        if parts_of is not None:
+            return PartsBuffer(parts_of, array.dtype, None, fill=fill)
+        order = "F"
     if aligned and order == "F" and array.flags.f_contiguous:
-        return Buffer(array.reshape(-1, order="F"), array, order, packed=False)
+        return Buffer(array.reshape(-1, order="F"), array, order)
     flat = array.flatten(order=order) if fill else np.empty(array.size, array.dtype)  # type: ignore[arg-type]
-    return Buffer(flat, array, order, packed=True)
+    return Buffer(flat, array, order, packed=True, datatype=datatype)
 
 
-def _array(spec: Any, what: str, dtype: np.dtype[Any] | None) -> Array:
-    """An array over the memory of the object, or a new one for a number."""
-    if isinstance(spec, (np.ndarray, np.generic)):
-        # Subclasses such as np.matrix have other shapes for slices and reshapes.
-        return np.asarray(spec)
-    if isinstance(spec, _NUMBERS):
-        return _number(spec, what, dtype)
-    if spec is None or isinstance(spec, str):
-        raise UsageTypeError(f"{what} is {spec!r}: must be an array or a buffer")
-    return host_array(spec, what)
+def along_last_axis(array: Array, counts: Sequence[int], displs: Sequence[int] = ()) -> list[Array] | None:
+    """Blocks of a Fortran-ordered array, each a part of its last axis; None where blocks end between."""
+    whole = array.size // array.shape[-1] if array.size else 0
+    places = displs or [0, *accumulate(counts)][: len(counts)]
+    if not whole or any(number % whole for number in (*counts, *places)):
+        return None
+    return [
+        array[..., displ // whole : (displ + count) // whole]
+        for count, displ in zip(counts, places, strict=True)
+    ]
+
+
+def _derived(
+    parts: Parts,
+    datatype: MPI.Datatype,
+    raw: Array,
+    what: str,
+    blocks: int,
+    op: Operator | None,
+    *,
+    fill: bool,
+    write: bool,
+) -> Buffer:
+    """The buffer of a list with a derived datatype, or with addresses."""
+    extent = datatype.extent
+    entries, rest = divmod(raw.size, extent) if extent > 0 else (raw.size, 0)
+    count, displ = one_count(parts, Extent(entries, extent, rest), blocks, what)
+    memory = None if is_nowhere(parts.buf) else raw.view(np.uint8)
+    placed = [Block(datatype, blocks * count, displ * extent)]
+    return derived_buffer(memory, placed, datatype, what, op, fill=fill, write=write)
+
+
+def _check_fits(count: int, displ: int, blocks: int, held: int, what: str) -> None:
+    if displ + blocks * count > held:
+        of_blocks = f" for each of {blocks} ranks" if blocks > 1 else ""
+        from_displ = f" from {displ}" if displ else ""
+        raise UsageError(
+            f"{what} has count {count}{of_blocks}{from_displ}, but the buffer holds {held} elements"
+        )
 
 
 def _number(value: complex, what: str, dtype: np.dtype[Any] | None) -> Array:
@@ -158,7 +260,7 @@ def _number(value: complex, what: str, dtype: np.dtype[Any] | None) -> Array:
     row = row_of(dtype) if dtype is not None else None
     if dtype is None or row is None:
         return np.asarray(value)
-    if _KINDS[row.kind] < next(kind for kind, one in enumerate(_NUMBERS) if isinstance(value, one)):
+    if _KINDS[row.kind] < next(kind for kind, one in enumerate(NUMBERS) if isinstance(value, one)):
         raise UsageTypeError(f"{what} is {value!r}: dtype {dtype} of recvbuf cannot hold it")
     if row.kind in ("int", "uint") and not np.iinfo(dtype).min <= value.real <= np.iinfo(dtype).max:
         raise UsageError(f"{what} is {value!r}: dtype {dtype} of recvbuf cannot hold it")
@@ -174,71 +276,3 @@ def _elements_overlap(array: Array) -> bool:
         return False
     spanned = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides, strict=True))
     return bool(spanned + array.itemsize < array.nbytes)
-
-
-def _from_list(spec: list[Any] | tuple[Any, ...], what: str, blocks: int) -> Array | Items:
-    """The elements that one of mpi4py's lists means; see `source`."""
-    rest = list(spec[1:])
-    kind = rest.pop() if rest and isinstance(rest[-1], (MPI.Datatype, str)) else None
-    if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
-        rest = list(rest[0])
-    if not spec or isinstance(spec[0], (list, tuple, *_NUMBERS, np.generic)) or len(rest) > 2:
-        raise UsageTypeError(
-            f"{what} is {repr(spec)[:200]}: must be an array, [buf, count], [buf, type] or [buf, count, type]"
-        )
-    for value in rest:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
-            raise UsageTypeError(f"{what} has count {value!r}: must be a number")
-    count, start = (*rest, None, None)[:2]
-    if kind is not None and hasattr(spec[0], "__dlpack__") and not isinstance(spec[0], np.ndarray):
-        array = host_bytes(spec[0], what)
-    else:
-        array = _array(spec[0], what, None)
-    if is_derived(kind):
-        raw = _flat(array, what).view(np.uint8)
-        return Items(raw, kind, None if count is None else int(count), int(start or 0), blocks, what)
-    if kind is not None:
-        array = _reinterpreted(array, _numpy_dtype(kind, what), count is None, what)
-    if count is None and start is None:
-        return array
-    start = int(start or 0)
-    count = (array.size - start) // blocks if count is None else int(count)
-    if start < 0 or count < 0 or start + blocks * count > array.size:
-        of_blocks = f" for each of {blocks} ranks" if blocks > 1 else ""
-        from_start = f" from {start}" if start else ""
-        raise UsageError(
-            f"{what} has count {count}{of_blocks}{from_start}, but the buffer holds {array.size} elements"
-        )
-    return _flat(array, what)[start : start + blocks * count]
-
-
-def _reinterpreted(array: Array, dtype: np.dtype[Any], whole: bool, what: str) -> Array:
-    """The bytes of an array as another dtype; `whole` forbids a rest at its end."""
-    check_movable(array.dtype, what)
-    raw = _flat(array, what).view(np.uint8)
-    rest = raw.size % dtype.itemsize
-    if rest and whole:
-        raise UsageError(f"{what} holds {raw.size} bytes: not a multiple of the {dtype.itemsize} of its type")
-    return raw[: raw.size - rest].view(dtype)
-
-
-def _flat(array: Array, what: str) -> Array:
-    if array.flags.c_contiguous:
-        return array.reshape(-1)
-    if array.flags.f_contiguous:
-        return array.reshape(-1, order="F")
-    raise UsageError(f"{what} is given by count or type and not contiguous: {_shown(array)}")
-
-
-def _numpy_dtype(kind: MPI.Datatype | str, what: str) -> np.dtype[Any]:
-    try:
-        datatype = MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind
-        if not (datatype.is_predefined and datatype != MPI.DATATYPE_NULL):
-            raise ValueError("derived")
-        return mpi_dtypes.to_numpy_dtype(datatype)
-    except (ValueError, KeyError, MPI.Exception):
-        raise UsageTypeError(f"{what} has type {kind!r}: must be an MPI type that NumPy has") from None
-
-
-def _shown(array: Array) -> str:
-    return f"array of dtype {array.dtype}, shape {array.shape}, strides {array.strides}"

@@ -39,6 +39,11 @@ class Config:
     messages above `small_bytes`; ranks that call different things then hang until the deadline or
     get a wrong result."""
 
+    reproducible: bool = False
+    """Sums and other reductions of floating-point elements have the same bits for a given number of ranks,
+    whatever the layout, the plan, the chunks and an element's place: operands are combined one after the
+    other, in rank order.  On one node that costs nothing; between nodes more bytes travel."""
+
     small_bytes: int = 4096
     """Largest payload, in bytes (0 to 65536), that travels with the agreement check; 0 turns that off."""
 

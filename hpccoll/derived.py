@@ -1,4 +1,4 @@
-"""Buffers of derived MPI datatypes: packed into a run of elements, and unpacked again.
+"""Items of derived MPI datatypes in memory: packed into a run of elements, and unpacked again.
 
 A derived datatype on one rank may meet basic ones on others, as long as the elements are the same: so the
 packed run has the element type that the datatype is made of, and the rank stays on everybody's plan.
@@ -6,87 +6,140 @@ packed run has the element type that the datatype is made of, and the rank stays
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib
 
+from hpccoll.datatypes import OwnDatatype, packed_dtype
 from hpccoll.errors import UsageError
 from hpccoll.transports.base import Array
 
+# Nothing of a program lies in the first page of its addresses.
+_LOWEST_ADDRESS = 4096
+# Receive blocks whose outlines cross are compared byte by byte where that is no more than this, or about as
+# much as is received: columns of a matrix do, single numbers at far addresses do not.
+_COMPARED_BYTES = 1 << 20
+_COMPARED_TIMES_SIZE = 8
 
-def is_derived(kind: object) -> TypeGuard[MPI.Datatype]:
-    """Whether a datatype is one that the program made."""
-    return isinstance(kind, MPI.Datatype) and kind != MPI.DATATYPE_NULL and not kind.is_predefined
 
+class Block(NamedTuple):
+    """Some items of a datatype, the first `offset` bytes from the beginning of the memory."""
 
-def element_dtype(datatype: MPI.Datatype) -> np.dtype[Any] | None:
-    """The NumPy type that all elements of a datatype have; None when they differ, or NumPy has none."""
-    if datatype.is_predefined:
-        try:
-            return dtlib.to_numpy_dtype(datatype)
-        except (ValueError, KeyError):
-            return None
-    *_, parts = datatype.Get_contents()
-    kinds = {element_dtype(part) for part in parts}
-    for part in parts:
-        if not part.is_predefined:
-            part.Free()
-    return kinds.pop() if len(kinds) == 1 else None
+    datatype: MPI.Datatype
+    items: int
+    offset: int
+
+    def outline(self) -> tuple[int, int]:
+        """The first byte that belongs to the block, and the one after the last."""
+        first, length = self.datatype.Get_true_extent()
+        run = (self.items - 1) * self.datatype.extent
+        return self.offset + first + min(0, run), self.offset + first + length + max(0, run)
 
 
 class Items:
-    """`count` items of a datatype in a run of bytes, `start` items from its beginning.
+    """Blocks of items as one run of elements, block after block.
 
-    Raises: UsageError when the bytes do not hold them.
+    Args:
+        memory: the bytes that the blocks are in; None: their offsets are addresses (MPI.BOTTOM).
+        blocks: where the items are.
+        element: the dtype of the elements in the run.
+        what: the name of the argument, for errors.
+
+    Raises: UsageError when a block is not within the memory.
+
     """
 
     def __init__(
-        self, raw: Array, datatype: MPI.Datatype, count: int | None, start: int, blocks: int, what: str
+        self, memory: Array | None, blocks: Sequence[Block], element: np.dtype[Any], what: str
     ) -> None:
-        self._datatype = datatype
-        self._extent = datatype.extent
-        true_lb, true_extent = datatype.Get_true_extent()
-        if count is None:
-            count = (raw.size // self._extent - start) // blocks if self._extent else 0
-        self.items = blocks * count
-        end = (start + self.items - 1) * self._extent + true_lb + true_extent if self.items else 0
-        if count < 0 or start < 0 or end > raw.size or true_lb < 0:
-            raise UsageError(
-                f"{what} has {self.items} items of a datatype that end at byte {end}, from item {start}, "
-                f"but the buffer holds {raw.size} bytes"
-            )
-        self.raw = raw[start * self._extent :]
-        element = element_dtype(datatype)
-        self.dtype = element if element is not None else np.dtype(np.uint8)
+        self.element = element
+        self._what = what
+        blocks = [block for block in blocks if block.items and block.datatype.size]
+        self._outlines = [block.outline() for block in blocks]
+        self.nbytes = sum(block.items * block.datatype.size for block in blocks)
+        for block, (first, end) in zip(blocks, self._outlines, strict=True):
+            _check_within(memory, block, first, end, what)
+        self._first = min((first for first, _ in self._outlines), default=0)
+        self._span = max((end for _, end in self._outlines), default=0) - self._first
+        self._all = _all_of(blocks, self._first, self._span) if blocks else None
+        self._overlapping_items = any(
+            block.items > 1 and block.datatype.Get_true_extent()[1] > abs(block.datatype.extent)
+            for block in blocks
+        )
+        if memory is None:
+            address = MPI.buffer.fromaddress(self._first, self._span)
+            self.memory: Array = np.asarray(memoryview(address))  # type: ignore[arg-type]
+        else:
+            self.memory = memory[self._first : self._first + self._span]
+        self._packed = packed_dtype(element)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.items * self._datatype.size
+    def count(self) -> int:
+        """Elements in the run."""
+        return self.nbytes // self._packed.itemsize
 
-    def pack(self) -> Array:
-        """The elements, one after the other."""
-        packed: Array = np.empty(self.nbytes, np.uint8)
-        if packed.size:
-            self._datatype.Pack(self._whole_items(), packed, 0, MPI.COMM_SELF)
-        return packed.view(self.dtype)
+    def pack(self, elements: Array) -> None:
+        """Bring the items to a contiguous run of elements."""
+        if self._all is None:
+            return
+        if self._packed == self.element:
+            self._all.Pack(self.memory, elements.view(np.uint8), 0, MPI.COMM_SELF)
+        else:
+            packed = np.empty(elements.size, self._packed)
+            self._all.Pack(self.memory, packed.view(np.uint8), 0, MPI.COMM_SELF)
+            elements[...] = packed
 
     def unpack(self, elements: Array) -> None:
-        """Bring elements back to where the datatype has them; what lies between stays as it is."""
-        if elements.size == 0:
-            return
-        memory = self._whole_items()
-        self._datatype.Unpack(elements.view(np.uint8), 0, memory, MPI.COMM_SELF)
-        if memory.size > self.raw.size:
-            self.raw[:] = memory[: self.raw.size]
+        """Bring a run of elements to where the items are; what lies between stays as it is."""
+        if self._all is not None:
+            packed = np.ascontiguousarray(elements, self._packed)
+            self._all.Unpack(packed.view(np.uint8), 0, self.memory, MPI.COMM_SELF)
 
-    def _whole_items(self) -> Array:
-        """Memory of as many whole items: mpi4py counts them by the extent, past which the last may end."""
-        needed = self.items * self._extent
-        if needed <= self.raw.size:
-            return self.raw[:needed]
-        padded = np.zeros(needed, np.uint8)
-        padded[: self.raw.size] = self.raw
-        return padded
+    def check_apart(self) -> None:
+        """Raises UsageError when two items share bytes, so that what is received there would be ambiguous."""
+        crossing = self._overlapping_items or _cross(self._outlines)
+        if not crossing or self._all is None:
+            return
+        overlap = self.nbytes > self._span
+        if not overlap and self._span <= max(_COMPARED_BYTES, _COMPARED_TIMES_SIZE * self.nbytes):
+            touched = np.zeros(self._span, np.uint8)
+            self._all.Unpack(np.ones(self.nbytes, np.uint8), 0, touched, MPI.COMM_SELF)
+            overlap = int(np.count_nonzero(touched)) != self.nbytes
+        if overlap:
+            raise UsageError(f"{self._what} has items that share memory: blocks to receive must lie apart")
+
+
+def _all_of(blocks: Sequence[Block], first: int, span: int) -> OwnDatatype:
+    """One datatype of all blocks, relative to the first of their bytes, and as long as their memory.
+
+    So one call packs them, mpi4py counts one item in that memory, and addresses need no memory from 0.
+    """
+    datatypes, counts, offsets = zip(*blocks, strict=True)
+    joined = MPI.Datatype.Create_struct(counts, [offset - first for offset in offsets], datatypes)
+    try:
+        return OwnDatatype(joined.Create_resized(0, span)).Commit()
+    finally:
+        joined.Free()
+
+
+def _check_within(memory: Array | None, block: Block, first: int, end: int, what: str) -> None:
+    if memory is None:
+        if first < _LOWEST_ADDRESS:
+            raise UsageError(
+                f"{what} is MPI.BOTTOM with {block.items} items at address {first}: "
+                "displacements must be addresses, as MPI.Get_address gives them"
+            )
+    elif first < 0 or end > memory.size:
+        raise UsageError(
+            f"{what} has {block.items} items of a datatype of extent {block.datatype.extent} from byte "
+            f"{block.offset}, which reach from byte {first} to byte {end}, "
+            f"but the buffer holds {memory.size} bytes"
+        )
+
+
+def _cross(outlines: Sequence[tuple[int, int]]) -> bool:
+    ordered = sorted(outlines)
+    return any(end > first for (_, end), (first, _) in pairwise(ordered))

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from hpccoll.errors import UsageTypeError
 from hpccoll.transports.base import Array
 
+NUMBERS = (bool, int, float, complex)
 # DLPack's device types whose memory the host can read: CPU, pinned CUDA and ROCm memory.
 _HOST_DEVICES = frozenset({1, 3, 11})
 
@@ -33,17 +34,28 @@ def host_array(thing: Any, what: str) -> Array:
 
 
 def host_bytes(thing: Any, what: str) -> Array:
-    """The memory of a contiguous buffer or DLPack array as bytes, for one whose type is given apart.
+    """The bytes of a contiguous buffer or array of another library, whose type is given apart.
 
-    Raises: UsageTypeError for what is neither.
+    Raises: UsageTypeError for what is neither, for device memory, and for what is not contiguous.
     """
+    if getattr(thing, "__cuda_array_interface__", None) is not None:
+        return _bytes_of(_over_cuda_interface(thing, what), what)
     try:
         memory = MPI.buffer.frombuffer(thing)
-    except BufferError:
-        memory = MPI.buffer.frombuffer(thing, True)
-    except TypeError as error:
-        raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
+    except (BufferError, TypeError, ValueError):
+        try:
+            memory = MPI.buffer.frombuffer(thing, True)
+        except (BufferError, TypeError, ValueError) as error:
+            if hasattr(thing, "__array_interface__"):
+                return _bytes_of(np.asarray(thing), what)
+            raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
     return np.asarray(memoryview(memory))  # type: ignore[arg-type]
+
+
+def _bytes_of(array: Array, what: str) -> Array:
+    if not array.flags.forc:
+        raise UsageTypeError(f"{what} is given by type and not contiguous")
+    return array.reshape(-1, order="A").view(np.uint8)
 
 
 def _over_cuda_interface(thing: Any, what: str) -> Array:

@@ -1,4 +1,4 @@
-"""`hpccoll topo`: print the nodes, ranks and groups of this run, and how they were found."""
+"""`hpccoll topo`: print the nodes, ranks and groups of this run, and how they were found; or the types."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help='virtual nodes, such as "3+1" or "cyclic:2+2" (default: HPCCOLL_LAYOUT)',
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--json", metavar="FILE", help='write it to FILE as JSON; "-": to standard output alone'
+    )
+    instead.add_argument(
+        "--types", action="store_true", help="print instead which operators take which element types"
     )
     parser.add_argument("--ranks", action="store_true", help="a line for every rank")
 
@@ -35,10 +39,15 @@ def run(args: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     import hpccoll
+    from hpccoll.cli import types
     from hpccoll.topology.report import format_tree, machine_as_dict
 
     options = {} if args.layout is None else {"layout": args.layout}
     rank = MPI.COMM_WORLD.rank
+    if args.types:
+        if rank == 0:
+            print(types.text())
+        return 0
     try:
         with hpccoll.Communicator(MPI.COMM_WORLD, **options) as comm:
             machine = comm.machine

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region
-from hpccoll.plans.steps import Kind
+from hpccoll.plans.steps import Kind, Order
 
 
 class Edge(NamedTuple):
@@ -26,12 +26,16 @@ class Rounds(NamedTuple):
     fills: int
 
 
+# By node: the elements that it sends to other nodes, and those that move inside it.
+Traffic = dict[int, tuple[int, int]]
+
+
 class Algorithm(ABC):
     """One way to do a step.  `members` are world ranks, `me` and `root` indices into them."""
 
     name: str
     kinds: frozenset[Kind]
-    ordered = False  # operands are combined in the order of the members
+    order = Order.ANY  # in which the members' operands are combined
 
     @abstractmethod
     def lower(
@@ -49,8 +53,21 @@ class Algorithm(ABC):
     def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:
         """What is sent in the whole step; `lengths` are the elements of each member's region.
 
-        For kinds with one region for all, `lengths` is that region split evenly over the members.
+        For kinds with one region for all, `lengths` is that region split evenly over the members; for an
+        all-to-all, what each member has for one rank, then for how many ranks each member gets elements.
         """
+
+    def traffic(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> Traffic:
+        """What each node sends in the whole step; `nodes` are those of the members."""
+        between = dict.fromkeys(nodes, 0)
+        within = between.copy()
+        for source, target, elements in self.edges(kind, lengths, root):
+            node = nodes[source]
+            if nodes[target] == node:
+                within[node] += elements
+            else:
+                between[node] += elements
+        return {node: (between[node], within[node]) for node in between}
 
     @abstractmethod
     def rounds(self, kind: Kind, count: int) -> Rounds:

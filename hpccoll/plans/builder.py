@@ -1,34 +1,37 @@
 """Writes the program of one rank, operation by operation.
 
-The builder follows where the current value of every element is (the caller's input, the caller's
-output, or scratch memory), so that no element is copied without need, and derives from reads and
-writes what each operation has to wait for.
+The builder asks `Values` where the current value of every element is, so that no element is copied
+without need, and derives from reads and writes what each operation has to wait for.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from hpccoll.plans.collective import Collective
 from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
-from hpccoll.plans.spans import Region, Span, length
+from hpccoll.plans.spans import Region, Span, length, packets
 from hpccoll.plans.steps import Kind
+from hpccoll.plans.values import Values, joined
 
 
-class _Piece:
-    """A run of elements whose current value lies at one place, with the operations that touched it."""
+class _Landing:
+    """Scratch memory for messages that are combined on arrival, with the operations that use it."""
 
-    __slots__ = ("length", "memory", "offset", "readers", "writer")
+    __slots__ = ("offset", "users")
 
-    def __init__(
-        self, memory: Memory, offset: int, length: int, writer: int, readers: tuple[int, ...]
-    ) -> None:
-        self.memory = memory
+    def __init__(self, offset: int) -> None:
         self.offset = offset
-        self.length = length
-        self.writer = writer
-        self.readers = readers
+        self.users: tuple[int, ...] = ()
+
+
+class Arrival(NamedTuple):
+    """A message that is under way to a landing, and the operation that receives it."""
+
+    landing: _Landing
+    place: Place
+    received: int
 
 
 # Landing slots for messages that are combined on arrival: so many may be in flight or waiting.
@@ -44,19 +47,12 @@ class Builder:
         self.segment = segment
         self.step = 0
         self.operations: list[Operation] = []
-        self._starts: list[int] = []  # ascending starts of _pieces in the index space
-        self._pieces: dict[int, _Piece] = {}
         self._output = collective.output(rank)
-        self._scratch = 0
-        self._scratch_home: dict[int, tuple[int, int]] = {}  # start -> (stop, offset)
-        self._landing: list[tuple[int, int, int]] = []  # offset, length, last operation
+        self._values = Values(collective.input(rank), self._output)
+        self._landings: list[_Landing] = []
         self._next_landing = 0
         self._channels: dict[tuple[type, int], int] = {}
         self._calls: dict[tuple[int, ...], int] = {}
-        offset = 0
-        for span in collective.input(rank):
-            self._insert(span.start, _Piece(Memory.INPUT, offset, span.length, -1, ()))
-            offset += span.length
 
     # --- what algorithms call -------------------------------------------------------------------
 
@@ -68,30 +64,112 @@ class Builder:
     def send(self, peer: int, span: Span) -> None:
         """Send the current value of a span."""
         source = self._contiguous(span)
-        index = len(self.operations)
-        after = self._read(span, index)
-        self.operations.append(Send(self.step, after, peer, source, self._channel(Send, peer)))
+        self._send(peer, source, self._values.read((span,), self._next))
 
     def receive(self, peer: int, span: Span) -> None:
         """Receive a span's value."""
-        target = self._home(span)
-        after = self._write(span, target)
-        self.operations.append(Receive(self.step, after, peer, target, self._channel(Receive, peer)))
+        target = self._values.home(span)
+        self._receive(peer, target, self._values.write(span, target, self._next))
+
+    def send_region(self, peer: int, one: Region) -> None:
+        """Send the values of a region, one span after the other, in messages of the longest length."""
+        for packet in packets(one, self.segment):
+            source, copies = self._packed(packet)
+            self._send(peer, source, copies or self._values.read(packet, self._next))
+
+    def receive_region(self, peer: int, one: Region) -> None:
+        """Receive what the peer's `send_region` sends; what is apart in the output lands in scratch."""
+        for packet in packets(one, self.segment):
+            parts = (part for span in packet for part in self._values.home_parts(span))
+            homes = joined(map(self._values.home, parts))
+            target = homes[0] if len(homes) == 1 else self._values.fresh(length(packet))
+            after: set[int] = set()
+            begin = target.start
+            for span in packet:
+                place = Place(target.memory, begin, begin + span.length)
+                after |= self._values.write(span, place, self._next)
+                begin += span.length
+            self._receive(peer, target, after)
+
+    def lay(self, one: Region) -> None:
+        """Take scratch memory in which the values of a region, once written, lie one after the other."""
+        if len(one) > 1:
+            for span in one:
+                self._values.scratch_home(span)
+
+    def arrival(self, peer: int, count: int) -> Arrival:
+        """Receive elements that are to be combined with values of this rank."""
+        landing, place, emptied = self._land(count)
+        received = self._receive(peer, place, emptied)
+        return Arrival(landing, place, received)
+
+    def merge(
+        self, theirs: Arrival, span: Span, *, into: Span | None = None, theirs_first: bool = True
+    ) -> None:
+        """The value of `into` (`span` itself by default) = what arrived combined with that of `span`.
+
+        Where `span` has no value it is what arrived.
+        """
+        into = into or span
+        after = {theirs.received}
+        if not self.holds((span,)):
+            target = self._values.home(into)
+            after |= self._values.write(into, target, self._next)
+            index = self._add(Copy(self.step, _ordered(after), theirs.place, target))
+        else:
+            own = self._contiguous(span)
+            after |= self._values.read((span,), self._next)
+            target = self._values.home(into)
+            after |= self._values.write(into, target, self._next)
+            left, right = (theirs.place, own) if theirs_first else (own, theirs.place)
+            index = self._add(Combine(self.step, _ordered(after), left, right, target))
+        theirs.landing.users += (index,)
+
+    def fold(self, members: Sequence[int], me: int, span: Span) -> None:
+        """Receive all members' values of a span and combine them one after the other, in their order.
+
+        The own value stays where it is until its turn: with MPI.IN_PLACE that is where the result goes.
+        """
+        values = self._values
+        total = self._contiguous(span) if me == 0 else values.fresh(span.length)
+        waits = {self._receive(members[0], total, ())} if me > 0 else set()
+        for member, rank in enumerate(members[1:], 1):
+            theirs = None if member == me else self.arrival(rank, span.length)
+            right = self._contiguous(span) if theirs is None else theirs.place
+            target = total
+            if member == max(me, 1):
+                waits |= values.read((span,), self._next)
+            if member >= me:
+                target = values.home(span)
+                waits |= values.write(span, target, self._next)
+            if theirs is not None:
+                waits.add(theirs.received)
+                theirs.landing.users += (self._next,)
+            waits = {self._add(Combine(self.step, _ordered(waits), total, right, target))}
+            total = target
+
+    def combine(self, left: Span, right: Span) -> None:
+        """On this rank: the value of `right` = that of `left` combined with it, or that of `left` alone."""
+        if not self.holds((right,)):
+            self.copy(left, right)
+            return
+        one, other = self._contiguous(left), self._contiguous(right)
+        after = self._values.read((left, right), self._next)
+        place = self._values.home(right)
+        after |= self._values.write(right, place, self._next)
+        self._add(Combine(self.step, _ordered(after), one, other, place))
+
+    def copy(self, source: Span, target: Span) -> None:
+        """On this rank: the value of `target` = that of `source`."""
+        begin = self._contiguous(source)
+        after = self._values.read((source,), self._next)
+        place = self._values.home(target)
+        after |= self._values.write(target, place, self._next)
+        self._add(Copy(self.step, _ordered(after), begin, place))
 
     def receive_and_combine(self, peer: int, span: Span, *, theirs_first: bool) -> None:
         """Receive a peer's value of a span and combine it with the own one, in the order asked for."""
-        slot, landing, waits = self._land(span.length)
-        received = len(self.operations)
-        self.operations.append(Receive(self.step, waits, peer, landing, self._channel(Receive, peer)))
-        own = self._contiguous(span)
-        index = len(self.operations)
-        reads = self._read(span, index)
-        target = self._home(span)
-        writes = self._write(span, target)
-        after = tuple(sorted({*reads, *writes, received} - {index}))
-        left, right = (landing, own) if theirs_first else (own, landing)
-        self.operations.append(Combine(self.step, after, left, right, target))
-        self._landing[slot] = (*self._landing[slot][:2], index)
+        self.merge(self.arrival(peer, span.length), span, theirs_first=theirs_first)
 
     def call(
         self,
@@ -104,172 +182,111 @@ class Builder:
         counts: tuple[int, ...],
     ) -> None:
         """An action of the whole group: this member gives elements and gets some, in the order listed."""
-        index = len(self.operations)
-        source = tuple(place for span in gives for place in self._places(span))
-        after: set[int] = set()
-        for span in gives:
-            after.update(self._read(span, index))
+        source = self._values.places(gives)
+        after = self._values.read(gives, self._next)
         target: list[Place] = []
         for span in gets:
-            for part in self._home_parts(span):
-                target.append(self._home(part))
-                after.update(self._write(part, target[-1]))
-        after.discard(index)
-        self.operations.append(
+            for part in self._values.home_parts(span):
+                target.append(self._values.home(part))
+                after |= self._values.write(part, target[-1], self._next)
+        self._calls[members] = self._add(
             GroupCall(
-                self.step, tuple(sorted(after)), kind, family, members, members.index(self.rank), root,
-                _joined(source), _joined(target), counts, self._calls.get(members, -1),
+                self.step, _ordered(after), kind, family, members, members.index(self.rank), root,
+                source, joined(target), counts, self._calls.get(members, -1),
             )
         )  # fmt: skip
-        self._calls[members] = index
 
     def finish(self) -> Program:
         """Bring the results that are elsewhere to the caller's output; the program is then complete."""
         for span in self._output:
-            for part in self._home_parts(span):
-                for start, piece in self._cut(part):
+            for part in self._values.home_parts(span):
+                for one, piece in self._values.cut(part):
                     if piece.memory is not Memory.OUTPUT:
-                        place = Span(start, start + piece.length)
-                        self._copy(place, self._home(place))
-        return Program(self.rank, tuple(self.operations), self._scratch)
+                        self._move(one, self._values.home(one))
+        return Program(self.rank, tuple(self.operations), self._values.scratch)
 
     def holds(self, one: Region) -> bool:
         """Whether this rank has a value for every element of the region."""
-        return sum(piece.length for span in one for _, piece in self._cut(span)) == length(one)
+        return self._values.count(one) == length(one)
 
-    # --- where values are -----------------------------------------------------------------------
-
-    def _insert(self, start: int, piece: _Piece) -> None:
-        at = bisect_right(self._starts, start)
-        self._starts.insert(at, start)
-        self._pieces[start] = piece
-
-    def _split_at(self, position: int) -> None:
-        at = bisect_right(self._starts, position) - 1
-        if at < 0:
-            return
-        start = self._starts[at]
-        piece = self._pieces[start]
-        if start < position < start + piece.length:
-            head = position - start
-            tail = _Piece(piece.memory, piece.offset + head, piece.length - head, piece.writer, piece.readers)
-            piece.length = head
-            self._insert(position, tail)
-
-    def _cut(self, span: Span) -> list[tuple[int, _Piece]]:
-        """The pieces inside a span, after cutting those that cross its ends."""
-        self._split_at(span.start)
-        self._split_at(span.stop)
-        first = bisect_right(self._starts, span.start - 1)
-        last = bisect_right(self._starts, span.stop - 1)
-        return [(start, self._pieces[start]) for start in self._starts[first:last]]
-
-    def _places(self, span: Span) -> list[Place]:
-        places = [Place(p.memory, p.offset, p.offset + p.length) for _, p in self._cut(span)]
-        return list(_joined(tuple(places)))
+    # --- values at one place --------------------------------------------------------------------
 
     def _contiguous(self, span: Span) -> Place:
         """One place that holds the span's value; pieces that lie apart are copied together first."""
-        places = self._places(span)
+        places = self._values.places((span,))
         if len(places) > 1:
-            together = self._scratch_place(span)
-            for start, piece in self._cut(span):
-                part = Span(start, start + piece.length)
-                begin = together.start + start - span.start
-                self._copy(part, Place(Memory.SCRATCH, begin, begin + piece.length))
-            places = [together]
-        if len(places) != 1 or places[0].stop - places[0].start != span.length:
-            raise ValueError(f"rank {self.rank} has no value for all of {span} in step {self.step}")
+            together = self._values.scratch_home(span)
+            for part, _ in self._values.cut(span):
+                begin = together.start + part.start - span.start
+                self._move(part, Place(Memory.SCRATCH, begin, begin + part.length))
+            places = (together,)
+        self._check_all((span,), places)
         return places[0]
 
-    def _copy(self, span: Span, target: Place) -> None:
-        """Move a span's value, which lies at one place, to another."""
-        (source,) = self._places(span)
-        index = len(self.operations)
-        after = {*self._read(span, index), *self._write(span, target)} - {index}
-        self.operations.append(Copy(self.step, tuple(sorted(after)), source, target))
+    def _packed(self, packet: Region) -> tuple[Place, set[int]]:
+        """One place with the values of several spans, and the copies that bring them there, if any."""
+        if len(packet) == 1:
+            return self._contiguous(packet[0]), set()
+        places = self._values.places(packet)
+        self._check_all(packet, places)
+        if len(places) == 1:
+            return places[0], set()
+        together = self._values.fresh(length(packet))
+        copies: set[int] = set()
+        begin = together.start
+        for span in packet:
+            for part, piece in self._values.cut(span):
+                source, target = piece.place, Place(Memory.SCRATCH, begin, begin + part.length)
+                after = self._values.read((part,), self._next)
+                copies.add(self._add(Copy(self.step, _ordered(after), source, target)))
+                begin += part.length
+        return together, copies
 
-    def _home_parts(self, span: Span) -> list[Span]:
-        """A span cut at the edges of the caller's output."""
-        cuts = {span.start, span.stop}
-        for one in self._output:
-            cuts.update(edge for edge in one if span.start < edge < span.stop)
-        edges = sorted(cuts)
-        return [Span(*edge) for edge in pairwise(edges)]
+    def _check_all(self, one: Region, places: Sequence[Place]) -> None:
+        if sum(place.stop - place.start for place in places) != length(one):
+            spans = ", ".join(f"[{span.start}:{span.stop}]" for span in one)
+            raise ValueError(f"rank {self.rank} has no value for all of {spans} in step {self.step}")
 
-    def _home(self, span: Span) -> Place:
-        """Where a result is written: the caller's output where that holds all of it, else scratch memory."""
-        offset = 0
-        for one in self._output:
-            if one.start <= span.start and span.stop <= one.stop:
-                begin = offset + span.start - one.start
-                return Place(Memory.OUTPUT, begin, begin + span.length)
-            offset += one.length
-        return self._scratch_place(span)
+    def _move(self, span: Span, target: Place) -> None:
+        """Bring a span's value, which lies at one place, to another."""
+        (source,) = self._values.places((span,))
+        after = self._values.read((span,), self._next) | self._values.write(span, target, self._next)
+        self._add(Copy(self.step, _ordered(after), source, target))
 
-    def _scratch_place(self, span: Span) -> Place:
-        """Scratch memory for a span, the same again when the program comes back to it."""
-        for start, (stop, offset) in self._scratch_home.items():
-            if start <= span.start and span.stop <= stop:
-                begin = offset + span.start - start
-                return Place(Memory.SCRATCH, begin, begin + span.length)
-        self._scratch_home[span.start] = (span.stop, self._scratch)
-        self._scratch += span.length
-        return Place(Memory.SCRATCH, self._scratch - span.length, self._scratch)
+    # --- operations -----------------------------------------------------------------------------
 
-    # --- what waits for what --------------------------------------------------------------------
+    @property
+    def _next(self) -> int:
+        """Index of the operation that comes next."""
+        return len(self.operations)
 
-    def _read(self, span: Span, index: int) -> tuple[int, ...]:
-        """Note that operation `index` reads a span; returns what it waits for."""
-        waits: set[int] = set()
-        for _, piece in self._cut(span):
-            if piece.writer >= 0:
-                waits.add(piece.writer)
-            piece.readers = (*piece.readers, index)
-        waits.discard(index)
-        return tuple(sorted(waits))
+    def _add(self, operation: Operation) -> int:
+        self.operations.append(operation)
+        return len(self.operations) - 1
 
-    def _write(self, span: Span, place: Place) -> tuple[int, ...]:
-        """Note that the next operation writes a span's value at a place; returns what it waits for.
+    def _send(self, peer: int, source: Place, after: Iterable[int]) -> int:
+        previous = self._channel(Send, peer)
+        return self._add(Send(self.step, _ordered(after), peer, source, previous))
 
-        Earlier readers of the span count even where they read the input: with MPI.IN_PLACE the input
-        is the same memory.
-        """
-        index = len(self.operations)
-        waits: set[int] = set()
-        for start, piece in self._cut(span):
-            waits.update(piece.readers)
-            if piece.writer >= 0:
-                waits.add(piece.writer)
-            del self._pieces[start]
-            self._starts.remove(start)
-        self._insert(span.start, _Piece(place.memory, place.start, span.length, index, ()))
-        waits.discard(index)
-        return tuple(sorted(waits))
-
-    def _land(self, count: int) -> tuple[int, Place, tuple[int, ...]]:
-        """A landing slot of `count` elements, and the operation that must have emptied it."""
-        slot = self._next_landing
-        self._next_landing = (slot + 1) % LANDING_SLOTS
-        if slot == len(self._landing):
-            room = min(self.segment, self.collective.elements)
-            self._landing.append((self._scratch, room, -1))
-            self._scratch += room
-        offset, _, last = self._landing[slot]
-        return slot, Place(Memory.SCRATCH, offset, offset + count), (last,) if last >= 0 else ()
+    def _receive(self, peer: int, target: Place, after: Iterable[int]) -> int:
+        previous = self._channel(Receive, peer)
+        return self._add(Receive(self.step, _ordered(after), peer, target, previous))
 
     def _channel(self, direction: type, peer: int) -> int:
         previous = self._channels.get((direction, peer), -1)
-        self._channels[direction, peer] = len(self.operations)
+        self._channels[direction, peer] = self._next
         return previous
 
+    def _land(self, count: int) -> tuple[_Landing, Place, tuple[int, ...]]:
+        """A landing with `count` elements in use, and the operations that must have emptied it."""
+        if len(self._landings) < LANDING_SLOTS:
+            room = min(self.segment, self.collective.elements)
+            self._landings.append(_Landing(self._values.fresh(room).start))
+        landing = self._landings[self._next_landing % len(self._landings)]
+        self._next_landing += 1
+        emptied, landing.users = landing.users, ()
+        return landing, Place(Memory.SCRATCH, landing.offset, landing.offset + count), emptied
 
-def _joined(places: tuple[Place, ...] | list[Place]) -> tuple[Place, ...]:
-    """Consecutive places of one memory, joined."""
-    result: list[Place] = []
-    for place in places:
-        if result and result[-1].memory is place.memory and result[-1].stop == place.start:
-            result[-1] = Place(place.memory, result[-1].start, place.stop)
-        else:
-            result.append(place)
-    return tuple(result)
+
+def _ordered(waits: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(waits))

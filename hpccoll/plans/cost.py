@@ -14,16 +14,17 @@ chunks, the same stage of another plan), and whose groups mostly lie alike (rail
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log2
 from typing import NamedTuple
 
-from hpccoll.plans.algorithm import Edge, Rounds
-from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.algorithm import Edge, Rounds, Traffic
+from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
 from hpccoll.plans.lower import ALGORITHMS
-from hpccoll.plans.spans import length, split_evenly
+from hpccoll.plans.pairs import Crossing, Pairs
+from hpccoll.plans.spans import Region, length, split_evenly
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
 from hpccoll.topology.layout import Layout
 
@@ -144,8 +145,11 @@ def edges(plan: Plan, step: Step) -> Iterator[Edge]:
 
 
 def _edges(algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], root: int) -> Iterator[Edge]:
-    of_members = lengths if kind.by_member else split_evenly(lengths[0], count)
-    return ALGORITHMS[algorithm].edges(kind, of_members, root)
+    return ALGORITHMS[algorithm].edges(kind, _of_members(kind, count, lengths), root)
+
+
+def _of_members(kind: Kind, count: int, lengths: tuple[int, ...]) -> Sequence[int]:
+    return lengths if kind.by_member or kind is Kind.ALLTOALL else split_evenly(lengths[0], count)
 
 
 def _shape(step: Step) -> _Shape:
@@ -153,9 +157,17 @@ def _shape(step: Step) -> _Shape:
     known: dict[int, tuple[int, ...]] = {}
     for regions in step.regions:
         if id(regions) not in known:
-            known[id(regions)] = tuple(length(one) for one in regions)
+            known[id(regions)] = _lengths(step.kind, regions)
     lengths = tuple(known[id(regions)] for regions in step.regions)
     return _Shape(step.kind, step.family, step.groups, step.roots, step.algorithm, lengths)
+
+
+def _lengths(kind: Kind, regions: Sequence[Region]) -> tuple[int, ...]:
+    if isinstance(regions, Pairs):
+        return regions.gives + regions.takes
+    if isinstance(regions, Crossing):
+        return regions.lengths
+    return tuple(length(one) for one in (regions[:1] if kind.scans else regions))
 
 
 def _most(of_steps: list[tuple[int, ...]]) -> int:
@@ -214,17 +226,9 @@ def _messages(layout: Layout, shape: _Shape, segment: int, itemsize: int, links:
 @lru_cache(maxsize=128)
 def _traffic(
     algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
-) -> dict[int, tuple[int, int]]:
+) -> Traffic:
     """Elements that each node sends to others, and moves inside, for a group whose members are on `nodes`."""
-    between = dict.fromkeys(nodes, 0)
-    within = between.copy()
-    for source, target, elements in _edges(algorithm, kind, len(nodes), lengths, root):
-        node = nodes[source]
-        if nodes[target] == node:
-            within[node] += elements
-        else:
-            between[node] += elements
-    return {node: (between[node], within[node]) for node in between}
+    return ALGORITHMS[algorithm].traffic(kind, _of_members(kind, len(nodes), lengths), root, nodes)
 
 
 @lru_cache(maxsize=128)
@@ -240,6 +244,10 @@ _PASSES = {
     Kind.ALLGATHER: (2, 2),
     Kind.GATHER: (0, 4),
     Kind.SCATTER: (0, 4),
+    Kind.ALLTOALL: (0, 4),
+    Kind.SCAN: (7, 0),
+    Kind.EXSCAN: (7, 0),
+    Kind.PREPEND: (3, 0),
 }
 
 
@@ -249,7 +257,7 @@ def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -
     inside = [0] * layout.node_count
     slowest = 0.0
     for members, lengths in zip(shape.groups, shape.lengths, strict=True):
-        count, bytes_ = len(members), sum(lengths) * itemsize
+        count, bytes_ = len(members), _total(shape.kind, lengths) * itemsize
         if count == 1:
             continue
         passes = per_member * count + once
@@ -258,6 +266,14 @@ def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -
         slowest = max(slowest, time_s)
         inside[layout.node_of[members[0]]] += passes * bytes_
     return _Load(slowest, (0,) * layout.node_count, tuple(inside))
+
+
+def _total(kind: Kind, lengths: tuple[int, ...]) -> int:
+    """Elements that a group acts on."""
+    if kind is Kind.ALLTOALL:
+        half = len(lengths) // 2
+        return sum(lengths[:half]) * sum(lengths[half:])
+    return sum(lengths)
 
 
 def _native_between(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
@@ -274,8 +290,8 @@ def _native_between(layout: Layout, shape: _Shape, segment: int, itemsize: int, 
 def _one_shot(plan: Plan, itemsize: int, links: Links) -> _Load:
     """Every rank's payload in the node's slots; the leaders pass node payloads on, doubling each round."""
     layout, collective = plan.layout, plan.collective
-    payload = collective.count * itemsize
-    per_node = payload * (max(layout.counts) if collective.name == "allgather" else 1)
+    payload = payload_elements(collective) * itemsize
+    per_node = payload * (max(layout.counts) if one_by_one(collective, layout, plan.order) else 1)
     between = per_node * (layout.node_count - 1)
     time_s = agreement_s(plan, links) + between / (links.network_gbs * 1e9)
     inside = payload * max(layout.counts) ** 2

@@ -19,7 +19,7 @@ from hpccoll.plans.steps import Kind
 from hpccoll.plans.text import operation_text, place_text
 
 # Where MPI.IN_PLACE makes a rank's input the part of its output with the same indices.
-IN_PLACE = frozenset({"allreduce", "reduce", "broadcast", "allgather"})
+IN_PLACE = frozenset({"allreduce", "reduce", "broadcast", "allgather", "gather"})
 
 Cell = tuple[Memory, int]
 
@@ -32,7 +32,7 @@ def in_place(program: Program, collective: Collective) -> Program:
     given, wanted = collective.input(program.rank), collective.output(program.rank)
     if not given or not wanted:
         return program
-    shift = given[0].start - wanted[0].start
+    shift = sum(min(span.stop, given[0].start) - span.start for span in wanted if span.start < given[0].start)
 
     def moved(place: Place) -> Place:
         if place.memory is not Memory.INPUT:
@@ -190,8 +190,8 @@ def _misses(source: Sequence[Place], target: Sequence[Place], shift: int) -> boo
 
 def _shift(call: GroupCall, rank: int) -> int:
     """How much further in the source than in the target a member's element is."""
-    if call.kind in (Kind.ALLREDUCE, Kind.REDUCE, Kind.BROADCAST):
-        return 0
+    if call.kind in (Kind.ALLREDUCE, Kind.REDUCE, Kind.BROADCAST, Kind.ALLTOALL, Kind.SCAN, Kind.EXSCAN):
+        return 0  # an all-to-all that reads and writes the same memory is wrong wherever it does
     own = sum(call.counts[: call.members.index(rank)])
     return own if call.kind in (Kind.REDUCE_SCATTER, Kind.SCATTER) else -own
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
 from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region, segments
-from hpccoll.plans.steps import Kind
+from hpccoll.plans.steps import Kind, Order
 
 
 class RecursiveDoubling(Algorithm):
@@ -22,7 +22,7 @@ class RecursiveDoubling(Algorithm):
 
     name = "recursive_doubling"
     kinds = frozenset({Kind.ALLREDUCE})
-    ordered = True
+    order = Order.RANKS
 
     def lower(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from hpccoll.plans.collective import Collective
@@ -24,6 +25,7 @@ class Value(NamedTuple):
 
     operands: tuple[tuple[int, int], ...]
     step: int  # -1: the caller
+    folded: bool = True  # the operands were combined one after the other
 
 
 Values = list["Value | None"]
@@ -136,22 +138,37 @@ class Rehearsal:
             [value for place in call.source for value in self._use(self.actors[member], place, first.step)]
             for member, call in zip(members, calls, strict=True)
         ]
-        everything = _given_by(self._together(first, given), first.step)
-        start = 0
-        for number, (member, call) in enumerate(zip(members, calls, strict=True)):
-            count = call.counts[number] if call.counts else 0
-            own = call.kind in (Kind.REDUCE_SCATTER, Kind.SCATTER)
-            if call.target or own:
-                values = everything[start : start + count] if own else everything
-                self._write(self.actors[member], call.target, values)
-            start += count
+        results = self._results(first, given)
+        for member, call, values in zip(members, calls, results, strict=True):
+            if call.target or call.kind in (Kind.REDUCE_SCATTER, Kind.SCATTER, Kind.ALLTOALL):
+                self._write(self.actors[member], call.target, _given_by(values, first.step))
             self._end(self.actors[member], came[member][0])
+
+    def _results(self, call: GroupCall, given: list[Values]) -> list[Values]:
+        """What every member gets, where it has room for it."""
+        size = len(given)
+        if call.kind is Kind.ALLTOALL:
+            rows = [call.counts[row * size : (row + 1) * size] for row in range(size)]
+            if not call.counts:  # MPI's own call, of equal blocks
+                rows = [(len(values) // size,) * size for values in given]
+            cut = [_cut(values, row) for values, row in zip(given, rows, strict=True)]
+            return [[value for pieces in cut for value in pieces[member]] for member in range(size)]
+        if call.kind in (Kind.SCAN, Kind.EXSCAN):
+            until = range(call.kind is Kind.SCAN, size + (call.kind is Kind.SCAN))
+            return [self._combined(call, given[:last]) for last in until]
+        everything = self._together(call, given)
+        if call.kind in (Kind.REDUCE_SCATTER, Kind.SCATTER):
+            return _cut(everything, call.counts)
+        return [everything] * size
+
+    def _combined(self, call: GroupCall, given: list[Values]) -> Values:
+        if len({len(values) for values in given}) > 1:
+            self._tell(f"the members of the {call.kind.value} in step {call.step} give unequal lengths")
+        return [_combined(column, call.step) for column in zip(*given, strict=False)]
 
     def _together(self, call: GroupCall, given: list[Values]) -> Values:
         if call.kind.reduces:
-            if len({len(values) for values in given}) > 1:
-                self._tell(f"the members of the {call.kind.value} in step {call.step} give unequal lengths")
-            return [_combined(column, call.step) for column in zip(*given, strict=False)]
+            return self._combined(call, given)
         if call.kind in (Kind.BROADCAST, Kind.SCATTER):
             return given[call.root]
         return [value for values in given for value in values]
@@ -210,14 +227,22 @@ def _actor(program: Program, collective: Collective, aliased: bool) -> Actor:
     return actor
 
 
+def _cut(values: Values, counts: Sequence[int]) -> list[Values]:
+    """Consecutive pieces of these lengths."""
+    ends = list(accumulate(counts))
+    return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
 def _given_by(values: Values, step: int) -> Values:
-    return [value if value is None else Value(value.operands, step) for value in values]
+    return [value if value is None else value._replace(step=step) for value in values]
 
 
 def _combined(values: Iterable[Value | None], step: int) -> Value | None:
     operands: tuple[tuple[int, int], ...] = ()
-    for value in values:
+    folded = True
+    for number, value in enumerate(values):
         if value is None:
             return None
+        folded = folded and value.folded and (number == 0 or len(value.operands) == 1)
         operands += value.operands
-    return Value(operands, step)
+    return Value(operands, step, folded)

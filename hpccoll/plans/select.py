@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpccoll.plans.catalogue import Recipe, make_plan, names, recipe_of
-from hpccoll.plans.collective import BLOCKED, Collective
+from hpccoll.plans.collective import LOCALLY_RAGGED, Collective
 from hpccoll.plans.cost import Cost, Links, price
-from hpccoll.plans.flat import ONE_SHOT
-from hpccoll.plans.steps import Plan
+from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
+from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
@@ -19,12 +19,16 @@ CHUNKS = (1, 2, 4, 8)
 class Tuning:
     """What selection may use besides the collective and the layout.
 
-    `native` says that the transport of the whole world has a call of its own for this operator and
-    dtype, so that `flat` is a candidate.  `small_bytes` bounds the payload that a rank sends along with
-    the agreement check (`one_shot`), `segment_bytes` a message, `chunk_bytes` is the smallest chunk.
+    `native`: the transport of the whole world has a call of its own for this operator and dtype, so that
+    `flat` is a candidate; over several nodes up to `native_bytes`, and not for blocks of which no rank knows
+    all lengths.  `order`: what the operator and the settings ask for.  `small_bytes` bounds the payload that
+    a rank sends along with the agreement check (`one_shot`), `segment_bytes` a message; `chunk_bytes` is the
+    smallest chunk.
     """
 
     native: bool = True
+    order: Order = Order.ANY
+    native_bytes: int = 2**31 - 1
     small_bytes: int = 4096
     segment_bytes: int = 256 * 1024
     chunk_bytes: int = 1024 * 1024
@@ -55,7 +59,7 @@ class Candidate:
 
 def describe(plan: Plan) -> str:
     """A plan in a few words: `scatter_rail_gather(ring, 4 chunks)`."""
-    between = {step.algorithm for step in plan.steps if step.family in ("LEADERS", "RAIL")}
+    between = {step.algorithm for step in plan.steps if step.family in ("LEADERS", "RAIL", "LAST")}
     details = sorted(between) + ([f"{plan.chunks} chunks"] if plan.chunks > 1 else [])
     return plan.name + (f"({', '.join(details)})" if details else "")
 
@@ -65,20 +69,14 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Every plan that can do the collective, the cheapest first; `only` asks for one by name.
 
-    UsageError when `only` does not exist.  A plan asked for by name is given even where selection
-    would not consider it for its size.
+    UsageError when `only` does not exist.  Where it exists but cannot do this call (one_shot a long one, a
+    ring an operator that does not commute) the others are candidates.
     """
-    recipes: Iterable[Recipe]
-    if only is not None:
-        recipes = (recipe_of(collective.name, only, layout),)
-    else:
-        recipes = (recipe_of(collective.name, name, layout) for name in names(collective.name, layout))
-    found = [
-        best
-        for recipe in recipes
-        if only is not None or _considered(recipe, collective, layout, itemsize, tuning)
-        for best in _variants(recipe, collective, layout, itemsize, tuning)
-    ]
+    asked = [] if only is None else [recipe_of(collective.name, only, layout)]
+    every = [recipe_of(collective.name, name, layout) for name in names(collective.name, layout)]
+    found = _able(asked, collective, layout, itemsize, tuning) or _able(
+        every, collective, layout, itemsize, tuning
+    )
     found.sort(key=lambda candidate: candidate.time_s)
     best_of: dict[str, Candidate] = {}
     for candidate in found:
@@ -93,27 +91,50 @@ def select(
     return candidates(collective, layout, itemsize, tuning, only)[0].made
 
 
-def fits_one_shot(collective: Collective, layout: Layout, itemsize: int, small_bytes: int) -> bool:
+def fits_one_shot(
+    collective: Collective, layout: Layout, itemsize: int, small_bytes: int, order: Order = Order.ANY
+) -> bool:
     """The payload of one rank, and what all ranks' payloads come to, fit the agreement's slots."""
-    payload = collective.count * itemsize
-    if collective.name == "reduce_scatter":
-        payload *= collective.size
-    total = payload * (collective.size if collective.name in BLOCKED else 1)
-    return payload <= small_bytes and total <= ONE_SHOT_TOTAL * small_bytes
+    if collective.ragged:
+        return False
+    payload = payload_elements(collective) * itemsize
+    alone = order if collective.reduces and order > _by_node(layout) else Order.ANY
+    copies = collective.size if one_by_one(collective, layout, Order.FOLD if alone else Order.ANY) else 1
+    return payload <= small_bytes and payload * copies <= ONE_SHOT_TOTAL * small_bytes
+
+
+def _by_node(layout: Layout) -> Order:
+    """The order that combining node by node keeps."""
+    if layout.node_count == 1:
+        return Order.FOLD
+    return Order.RANKS if layout.is_contiguous else Order.ANY
 
 
 # The result of a one-shot call may be so many times the payload of a rank.
 ONE_SHOT_TOTAL = 16
 
 
-def _considered(
-    recipe: Recipe, collective: Collective, layout: Layout, itemsize: int, tuning: Tuning
-) -> bool:
+def _able(
+    recipes: Sequence[Recipe], collective: Collective, layout: Layout, itemsize: int, tuning: Tuning
+) -> list[Candidate]:
+    return [
+        one
+        for recipe in recipes
+        if possible(recipe, collective, layout, itemsize, tuning)
+        for one in _variants(recipe, collective, layout, itemsize, tuning)
+        if one.made.order >= tuning.order
+    ]
+
+
+def possible(recipe: Recipe, collective: Collective, layout: Layout, itemsize: int, tuning: Tuning) -> bool:
+    """Whether a plan can do a call of this size, operator and raggedness."""
+    partly_known = collective.ragged and collective.name in LOCALLY_RAGGED
     if recipe.name == ONE_SHOT:
-        return fits_one_shot(collective, layout, itemsize, tuning.small_bytes)
-    if recipe.name == "flat":
-        return tuning.native or layout.node_count == 1
-    return True
+        return fits_one_shot(collective, layout, itemsize, tuning.small_bytes, tuning.order)
+    if recipe.name == "flat" and layout.node_count > 1:
+        longest = collective.elements * itemsize
+        return tuning.native and longest <= tuning.native_bytes and not partly_known
+    return not (recipe.whole_counts and partly_known)
 
 
 def _variants(
@@ -123,7 +144,15 @@ def _variants(
     most = max(1, collective.elements * itemsize // tuning.chunk_bytes)
     chunk_counts = [count for count in CHUNKS if count <= most] if recipe.chunked else [1]
     plans = [
-        make_plan(recipe.name, collective, layout, segment=segment, chunks=chunks, between=between)
+        make_plan(
+            recipe.name,
+            collective,
+            layout,
+            segment=segment,
+            chunks=chunks,
+            between=between,
+            order=tuning.order,
+        )
         for between in recipe.between or (None,)
         for chunks in chunk_counts
     ]

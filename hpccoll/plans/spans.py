@@ -84,3 +84,9 @@ def segments(one: Region, longest: int) -> Iterator[Span]:
     for span in one:
         for start in range(span.start, span.stop, longest):
             yield Span(start, min(start + longest, span.stop))
+
+
+def packets(one: Region, longest: int) -> list[Region]:
+    """A region cut, in order, into regions of at most `longest` elements, a message each."""
+    total = length(one)
+    return split(one, [min(longest, total - start) for start in range(0, total, longest)])

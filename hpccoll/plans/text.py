@@ -16,6 +16,10 @@ SYMBOLS = {
     Kind.ALLGATHER: "AG",
     Kind.GATHER: "G",
     Kind.SCATTER: "S",
+    Kind.ALLTOALL: "X",
+    Kind.SCAN: "P",
+    Kind.EXSCAN: "E",
+    Kind.PREPEND: "F",
 }
 
 

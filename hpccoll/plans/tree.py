@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
 from hpccoll.plans.builder import Builder
-from hpccoll.plans.spans import Region, length, segments, split, split_evenly
+from hpccoll.plans.spans import Region, length, segments, split, split_evenly, union
 from hpccoll.plans.steps import Kind
 
 
@@ -34,6 +34,21 @@ class Tree(NamedTuple):
         while front := [child for member in front for child in self.children[member]]:
             deepest += 1
         return deepest
+
+    def subtree(self, member: int) -> list[int]:
+        """A member and all under it."""
+        found = [member]
+        for one in found:
+            found += self.children[one]
+        return found
+
+    def totals(self, lengths: Sequence[int]) -> list[int]:
+        """For each member, what it and all under it have together."""
+        total = list(lengths)
+        for member in reversed(self.subtree(self.parent.index(-1))):
+            if self.parent[member] >= 0:
+                total[self.parent[member]] += total[member]
+        return total
 
     def renamed(self, names: Sequence[int]) -> Tree:
         """The same tree with member i called names[i]."""
@@ -113,6 +128,29 @@ def broadcast_down(build: Builder, tree: Tree, names: Sequence[int], me: int, pa
             build.send(names[child], span)
 
 
+def gather_up(build: Builder, tree: Tree, names: Sequence[int], me: int, regions: Sequence[Region]) -> None:
+    """Collect the regions of all below, and hand them to the parent with the own one."""
+    for child in tree.children[me]:
+        build.receive_region(names[child], _below(tree, child, regions))
+    if tree.parent[me] >= 0:
+        build.send_region(names[tree.parent[me]], _below(tree, me, regions))
+
+
+def scatter_down(
+    build: Builder, tree: Tree, names: Sequence[int], me: int, regions: Sequence[Region]
+) -> None:
+    """Take the regions of all below and the own one, and hand the children theirs."""
+    if tree.parent[me] >= 0:
+        build.receive_region(names[tree.parent[me]], _below(tree, me, regions))
+    for child in reversed(tree.children[me]):
+        build.send_region(names[child], _below(tree, child, regions))
+
+
+def _below(tree: Tree, member: int, regions: Sequence[Region]) -> Region:
+    """The regions of a member and of all under it."""
+    return union(regions[one] for one in tree.subtree(member))
+
+
 class DoubleTree(Algorithm):
     """All-reduce over two complementary binary trees."""
 
@@ -149,9 +187,9 @@ class DoubleTree(Algorithm):
 
 
 class RootedTree(Algorithm):
-    """Reduce and broadcast over one tree, rotated so that the root is its root."""
+    """Reduce, broadcast, gather and scatter over one tree, rotated so that the root is its root."""
 
-    kinds = frozenset({Kind.REDUCE, Kind.BROADCAST})
+    kinds = frozenset({Kind.REDUCE, Kind.BROADCAST, Kind.GATHER, Kind.SCATTER})
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -170,14 +208,23 @@ class RootedTree(Algorithm):
         root: int,
     ) -> None:
         tree = self._tree(len(members), root)
-        flow = reduce_up if kind is Kind.REDUCE else broadcast_down
-        flow(build, tree, members, me, regions[0])
+        match kind:
+            case Kind.REDUCE:
+                reduce_up(build, tree, members, me, regions[0])
+            case Kind.BROADCAST:
+                broadcast_down(build, tree, members, me, regions[0])
+            case Kind.GATHER:
+                gather_up(build, tree, members, me, regions)
+            case _:
+                scatter_down(build, tree, members, me, regions)
 
     def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:
-        total = sum(lengths)
-        for member, up in enumerate(self._tree(len(lengths), root).parent):
+        tree = self._tree(len(lengths), root)
+        totals = tree.totals(lengths) if kind.by_member else [sum(lengths)] * len(lengths)
+        rises = kind in (Kind.REDUCE, Kind.GATHER)
+        for member, up in enumerate(tree.parent):
             if up >= 0:
-                yield Edge(member, up, total) if kind is Kind.REDUCE else Edge(up, member, total)
+                yield Edge(member, up, totals[member]) if rises else Edge(up, member, totals[member])
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
         depth = self._shape(count).depth()

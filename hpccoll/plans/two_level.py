@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hpccoll.plans.collective import Collective
+from hpccoll.plans.collective import BEFORE, GIVEN, RESULT, Collective
 from hpccoll.plans.spans import Region, length, split, split_evenly, union, without
 from hpccoll.plans.steps import Kind, Step
 from hpccoll.topology.layout import Layout
@@ -64,13 +64,13 @@ def reduce_through_leaders(
     collective: Collective, layout: Layout, between: str, chunks: int
 ) -> tuple[Step, ...]:
     """Reduce: to one rank of each node (the root in its own node), then over these to the root."""
-    node, heads, head_of = _heads(layout, collective.root)
+    node, leaders, head_of = heads(layout, collective.root)
 
     def stages(part: Region) -> list[Step]:
         whole = ((part,),)
         return [
             Step(Kind.REDUCE, "NODE", node, whole * len(node), head_of),
-            Step(Kind.REDUCE, "LEADERS", heads, whole, (heads[0].index(collective.root),), between),
+            Step(Kind.REDUCE, "LEADERS", leaders, whole, (leaders[0].index(collective.root),), between),
         ]
 
     return pipeline(collective.everything, chunks, stages)
@@ -80,12 +80,12 @@ def broadcast_through_leaders(
     collective: Collective, layout: Layout, between: str, chunks: int
 ) -> tuple[Step, ...]:
     """Broadcast: from the root to one rank of each node, then inside the nodes."""
-    node, heads, head_of = _heads(layout, collective.root)
+    node, leaders, head_of = heads(layout, collective.root)
 
     def stages(part: Region) -> list[Step]:
         whole = ((part,),)
         return [
-            Step(Kind.BROADCAST, "LEADERS", heads, whole, (heads[0].index(collective.root),), between),
+            Step(Kind.BROADCAST, "LEADERS", leaders, whole, (leaders[0].index(collective.root),), between),
             Step(Kind.BROADCAST, "NODE", node, whole * len(node), head_of),
         ]
 
@@ -145,6 +145,35 @@ def scatter_rail(collective: Collective, layout: Layout, between: str, chunks: i
     )
 
 
+def scan_by_nodes(collective: Collective, layout: Layout, between: str, chunks: int) -> tuple[Step, ...]:
+    """Scan, exscan: inside the nodes, over the nodes' totals, and these in front of what each rank has.
+
+    For layouts whose nodes have consecutive ranks.
+    """
+    node = layout.groups("NODE")
+    totals = (tuple(members[-1] for members in node),)
+    last = tuple(len(members) - 1 for members in node)
+    given, result, before = map(collective.part, (GIVEN, RESULT, BEFORE))
+    inside = ((given, result),) * len(node)
+    if collective.name == "scan":
+        first = [Step(Kind.SCAN, "NODE", node, inside)]
+        total = result
+    else:
+        first = [
+            Step(Kind.EXSCAN, "NODE", node, inside),
+            Step(Kind.REDUCE, "NODE", node, ((given,),) * len(node), last, after=(0,)),
+        ]
+        total = given
+    done = len(first)
+    later = len(node) - 1
+    return (
+        *first,
+        Step(Kind.EXSCAN, "LAST", totals, ((total, before),), (), between, after=tuple(range(done))),
+        Step(Kind.BROADCAST, "NODE", node[1:], ((before,),) * later, last[1:], after=(done,)),
+        Step(Kind.PREPEND, "NODE", node[1:], ((before, result),) * later, after=(*range(done), done + 1)),
+    )
+
+
 def pipeline(everything: Region, chunks: int, stages: Callable[[Region], Sequence[Step]]) -> tuple[Step, ...]:
     """The stages of every chunk, listed in the order in which a pipeline does them."""
     parts = split(everything, split_evenly(length(everything), chunks))
@@ -162,7 +191,7 @@ def pipeline(everything: Region, chunks: int, stages: Callable[[Region], Sequenc
     )
 
 
-def _heads(layout: Layout, root: int) -> tuple[Groups, Groups, tuple[int, ...]]:
+def heads(layout: Layout, root: int) -> tuple[Groups, Groups, tuple[int, ...]]:
     """NODE groups, the group of one rank per node (the root in its node), its index in each node."""
     node = layout.groups("NODE")
     heads = tuple(root if root in members else members[0] for members in node)

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from hpccoll.plans.collective import Collective
+from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.hazards import IN_PLACE, hazards, in_place
 from hpccoll.plans.lower import lower
 from hpccoll.plans.program import Memory, Program
 from hpccoll.plans.rehearsal import Actor, Rehearsal, indices
-from hpccoll.plans.steps import Plan, Step
+from hpccoll.plans.steps import Order, Plan, Step
 from hpccoll.plans.text import operation_text
 from hpccoll.topology.notation import format_ranks
 
@@ -60,7 +60,7 @@ def _malformed(plan: Plan, number: int, step: Step) -> Iterator[str]:
         yield f"step {number} needs regions, and a root if any, for each of its {len(step.groups)} groups"
         return
     for group, regions in zip(step.groups, step.regions, strict=True):
-        if len(regions) != (len(group) if step.kind.by_member else 1):
+        if len(regions) != step.kind.region_count(len(group)):
             yield f"step {number} has {len(regions)} regions for {format_ranks(group)}"
     for group, root in zip(step.groups, step.roots, strict=False):
         if not 0 <= root < len(group):
@@ -113,14 +113,17 @@ def _circle(waits_for: dict[int, tuple[int, ...]]) -> list[int]:
 def _wrong(plan: Plan, rehearsal: Rehearsal) -> Iterator[str]:
     """Outputs that are not every input exactly once."""
     collective = plan.collective
-    wanted = _wanted(collective)
+    shared = _wanted(collective)
     for actor in rehearsal.actors:
         rank = actor.program.rank
+        wanted = _wanted_of_scan(collective, rank) if collective.name in SCANS else shared
         elements = indices(collective.output(rank))
         for element, value in zip(elements, actor.memory[Memory.OUTPUT], strict=True):
             got = value.operands if value is not None else ()
-            if got != wanted[element] and (plan.ordered or tuple(sorted(got)) != wanted[element]):
+            if got != wanted[element] and (plan.order > Order.ANY or tuple(sorted(got)) != wanted[element]):
                 yield f"rank {rank} element {element} {_difference(got, wanted[element])}"
+            elif plan.order is Order.FOLD and value is not None and not value.folded:
+                yield f"rank {rank} element {element} has operands that were combined before their turn"
 
 
 def _wanted(collective: Collective) -> dict[int, Operands]:
@@ -130,6 +133,14 @@ def _wanted(collective: Collective) -> dict[int, Operands]:
         for element in indices(collective.input(rank)):
             operands[element] = (*operands.get(element, ()), (element, rank))
     return operands
+
+
+def _wanted_of_scan(collective: Collective, rank: int) -> dict[int, Operands]:
+    last = rank + 1 if collective.name == "scan" else rank
+    return {
+        element: tuple((element - collective.count, one) for one in range(last))
+        for element in indices(collective.output(rank))
+    }
 
 
 def _difference(got: Operands, wanted: Operands) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hpccoll.runtime.control import Control
+from hpccoll.runtime.control import ARRIVALS_PER_CALL, Control
 from hpccoll.runtime.fingerprint import disagreement
 from hpccoll.runtime.verdict import NodeEntry, merge, pack_calls, pack_entries, unpack_calls, unpack_entries
 from hpccoll.runtime.wait import Waits
@@ -46,6 +46,11 @@ class Payload:
     combine: Combine | None
 
 
+def arrival_number(sequence: int, again: bool = False) -> int:
+    """The number of an arrival in the control segment, where each call has two."""
+    return ARRIVALS_PER_CALL * sequence + again
+
+
 class Agreement:
     """One rank's side of the agreement of a communicator."""
 
@@ -61,12 +66,17 @@ class Agreement:
         self._leaders = layout.groups("LEADERS")[0]
         self.awaited: int | None = None  # the leader whose word this one waits for
 
-    def check(self, sequence: int, fingerprint: bytes, text: str, payload: Payload | None) -> Waits:
+    def check(
+        self, sequence: int, fingerprint: bytes, text: str, payload: Payload | None, again: bool = False
+    ) -> Waits:
         """Arrive, and return once all ranks arrived with the same fingerprint; `payload.out` is filled.
+
+        A call may agree twice, the second time `again`.
 
         Raises: MismatchError, UsageError on every rank when the calls differ or one was refused.
         """
         control = self._control
+        sequence = arrival_number(sequence, again)
         control.arrive(sequence, fingerprint, text, payload.give if payload is not None else None)
         if self._layout.node_count == 1:
             yield from control.all_arrived(sequence)

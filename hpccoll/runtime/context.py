@@ -2,13 +2,21 @@
 
 Made collectively at the first collective call, on the calling thread, so that unused communicators cost
 nothing.  `close()` frees it, collectively; nothing collective happens in a destructor or at exit.
+
+A call is a generator (`steps`) that yields where it would wait.  Calls of one communicator agree one after
+the other, in the order in which they were made; their elements then move at the same time.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections import OrderedDict
+import zlib
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -28,31 +36,39 @@ from hpccoll.errors import (
     UsageTypeError,
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
-from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import open_shared
 from hpccoll.plans.flat import ONE_SHOT
-from hpccoll.plans.program import GroupCall
 from hpccoll.plans.select import ONE_SHOT_TOTAL
-from hpccoll.runtime.agreement import Agreement
+from hpccoll.plans.text import operation_text
+from hpccoll.runtime.agreement import Agreement, Payload, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
-from hpccoll.runtime.executor import Execution, Schedule
-from hpccoll.runtime.fingerprint import REFUSED_TYPE, REFUSED_VALUE, Fingerprint
+from hpccoll.runtime.fingerprint import (
+    ACCEPTED,
+    ALLOCATING,
+    EXCHANGING,
+    MAKING,
+    RAGGED,
+    REFUSED_TYPE,
+    REFUSED_VALUE,
+    Fingerprint,
+)
+
+from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload, payload_of
-from hpccoll.runtime.planning import Planner
-from hpccoll.runtime.wait import MOVED, Waits, drive
+from hpccoll.runtime.planning import Planned, Planner
+from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.ragged import balance, disagreeing, partly_known, vectors
+from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
-from hpccoll.transports.base import Array, GroupTransport
-from hpccoll.transports.mpi import MpiGroup, MpiNetwork
-from hpccoll.transports.shm import ShmGroup, slot_bytes, staging_layout
+from hpccoll.transports.base import Array
+from hpccoll.transports.mpi import MpiNetwork
 
-# Channels (MPI tags, of which 32767 are sure): the agreement has the first, each call in flight a range.
-AGREEMENT_CHANNEL = 1
+T = TypeVar("T")
+
+AGREEMENT_CHANNEL = 1  # an MPI tag; movement.py has those of the elements
 PROGRESS_CHANNEL = 2  # no message has it: asking for one lets MPI move on
-FIRST_CHANNEL = 64
-STEPS_PER_CALL = 64
-CALLS_IN_FLIGHT = 64
-SCRATCH_KEPT = 4
+LEAST_PAYLOAD = 64  # bytes that can always travel with the agreement
 
 
 # Calls given up in the middle, with their contexts: MPI may still read and write their memory, until the
@@ -61,11 +77,13 @@ _given_up: list[object] = []
 
 
 class Context:
-    """The working state of one communicator."""
+    """The working state of one communicator.  `tally` counts the calls that ended well, by collective and plan."""
 
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
         self.config = config
+        self.tally: Counter[tuple[str, str]] = Counter()
+        self.last_error: HpccollError | None = None
         self.private = duplicate(comm, deadline)
         try:
             self.machine: Machine = discover(
@@ -77,13 +95,12 @@ class Context:
             self._spin_us = spin_time_us(max(self.machine.host_size, ranks_on_host(os.environ)))
             self.planner = Planner(self.layout, self.rank, config)
             self._network = MpiNetwork(self.private)
-            self._mpi_group = MpiGroup(self.private)
-            self._staging_segment: Segment | None = None
-            self._shm_group: ShmGroup | None = None
-            self._scratch: OrderedDict[int, Array] = OrderedDict()
-            self._running: list[Execution] = []
+            self._movement = Movement(self.private, self.layout, config, self._network, self._open_flags)
             self._broken: HpccollError | None = None
             self._sequence = 0
+            self._areas = 0
+            self._agreed = 0  # calls before this one have agreed
+            self._in_use = threading.Lock()
             self._open_control(deadline)
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
@@ -93,76 +110,161 @@ class Context:
 
     def run(self, call: Call, timeout_s: float | None = None) -> None:
         """Carry out a call and wait for its end.  Raises what `steps` raises, and CollectiveTimeoutError."""
-        sequence = self._next()
-        self._wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+        with self._alone(call.collective):
+            sequence = self._next()
+            self._wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
 
-    def refuse(self, collective: str, error: UsageError, timeout_s: float | None = None) -> None:
-        """Tell all ranks that this rank's arguments are wrong.  Always raises: the error of all ranks."""
-        sequence = self._next()
-        kind = REFUSED_TYPE if isinstance(error, UsageTypeError) else REFUSED_VALUE
-        call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=kind)
-        stages = self._agreement.check(sequence, call.pack(), str(error), None)
-        self._wait(stages, collective, sequence, timeout_s)
-        raise error
+    def start(self, call: Call) -> Running:
+        """Begin a call that goes on while the caller does other things."""
+        with self._alone(call.collective):
+            sequence = self._next()
+            return self._begin(self.steps(call, sequence), call.collective, sequence)
+
+    def make(self, call: Call) -> None:
+        """Agree on a persistent call that is to be started later."""
+        with self._alone(call.collective):
+            sequence = self._next()
+            stages = self._in_turn(sequence, self._make(call, sequence))
+            self._wait(stages, call.collective, sequence, None)
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array in memory that the ranks of this node share.  Collective.  Raises ResourceError on all ranks."""
+        with self._alone("empty"):
+            sequence = self._next()
+            self._areas += 1
+            made: list[Array] = []
+
+            def stages() -> Waits:
+                call = Fingerprint(sequence, b"", 0, 0, "barrier", 0, form=ALLOCATING)
+                yield from self._agreement.check(sequence, call.pack(), "", None)
+                made.append((yield from self._movement.allocate(self._areas, shape, dtype)))
+
+            self._wait(self._in_turn(sequence, stages()), "empty", sequence, None)
+        return made[0]
+
+    def refuse(self, collective: str, error: UsageError, *, wait: bool = True) -> None:
+        """Tell all ranks that this rank's arguments are wrong.
+
+        With `wait` it raises the error of all ranks once all have come; else the others learn by and by.
+        """
+        with self._in_use:
+            sequence = self._next()
+            call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=_refused(error))
+            check = self._agreement.check(sequence, call.pack(), str(error), None)
+            stages = self._in_turn(sequence, check)
+            if wait:
+                self._wait(stages, collective, sequence, None)
+            else:
+                self._begin(stages, collective, sequence)
 
     def steps(self, call: Call, sequence: int) -> Waits:
         """All of a call, as a generator that yields where it would wait.
 
         Raises: UsageError, MismatchError before anything has moved.
         """
-        planned = self.planner.plan(call)
-        payload = payload_of(call, self.rank, self.size) if planned.plan.name == ONE_SHOT else None
-        if payload is not None or self.config.checks == "on" or call.collective == "barrier":
-            yield from self._agreement.check(
-                sequence, _fingerprint(call, sequence, planned.code), "", payload
-            )
+        give = travelling(call)
+        planned, payload = yield from self._in_turn(sequence, self._agree(call, sequence, give))
+        # No wait between the turn and the first step: groups are entered in the order of calls.
+        plan = planned.plan
         if payload is not None:
-            finish_payload(call, payload, self.rank, self.size)
+            finish_payload(call, plan, payload, self.rank)
         elif planned.schedule is not None:
-            yield from self._execute(call, planned.schedule, planned.needs_staging, sequence)
+            yield from self._movement.move(call, planned.schedule, give, sequence, self._control.note_step)
         if call.take is not None:
             call.take.unpack()
+        self.tally[call.collective, plan.name] += 1
 
-    def _execute(self, call: Call, schedule: Schedule, needs_staging: bool, sequence: int) -> Waits:
-        if needs_staging and self._shm_group is None:
-            yield from self._open_staging()
-        working = call.working
-        give = call.give if call.give.dtype == working else call.give.astype(working)
-        take = _output(call, give)
-        scratch_bytes = schedule.program.scratch * working.itemsize
-        scratch = self._borrow(scratch_bytes)
-        if call.arithmetic is not None and call.arithmetic.mpi is not None:
-            self._mpi_group.operator = call.arithmetic.mpi
-        base = FIRST_CHANNEL + sequence % CALLS_IN_FLIGHT * STEPS_PER_CALL
-        execution = Execution(
-            schedule,
-            (give, take, scratch[:scratch_bytes].view(working)),
-            self._network,
-            self._group,
-            call.arithmetic.combine if call.arithmetic is not None else _no_combination,
-            lambda step: base + step % STEPS_PER_CALL,
+    def _in_turn(
+        self, sequence: int, stages: Generator[Hint | None, None, T]
+    ) -> Generator[Hint | None, None, T]:
+        """The stages, once all earlier calls are through theirs."""
+        while self._agreed < sequence:
+            yield None
+        try:
+            return (yield from stages)
+        finally:
+            self._agreed = sequence + 1
+
+    def _agree(
+        self, call: Call, sequence: int, give: Array
+    ) -> Generator[Hint | None, None, tuple[Planned, Payload | None]]:
+        """The plan that all ranks take, and the payload if it has travelled along."""
+        if partly_known(call):
+            planned = yield from self._agree_on_lengths(call, sequence)
+            payload = None
+        else:
+            again = call.ragged and call.collective == "reduce_scatter" and call.gives is None
+            refusal = (yield from self._exchange_counts(call, sequence)) if again else None
+            planned = self.planner.plan(call)
+            one_shot = planned.plan.name == ONE_SHOT
+            payload = payload_of(call, planned.plan, give) if one_shot else None
+            if payload is not None or again or self.config.checks == "on" or call.collective == "barrier":
+                fingerprint = _fingerprint(call, sequence, planned.code, refusal=refusal)
+                yield from self._agreement.check(sequence, fingerprint, str(refusal or ""), payload, again)
+                if refusal is not None:
+                    raise refusal
+        if planned.needs_staging:
+            yield from self._movement.open()
+        return planned, payload
+
+    def _exchange_counts(self, call: Call, sequence: int) -> Generator[Hint | None, None, UsageError | None]:
+        """The lengths of a reduce-scatter whose callers only know their own; what is wrong with them here."""
+        own = np.array([call.take.count if call.take is not None else 0])
+        counts = np.empty(self.size, own.dtype)
+        payload = Payload("gather", own, counts, 1, own.dtype, 0, None)
+        fingerprint = _fingerprint(call, sequence, 0, EXCHANGING)
+        yield from self._agreement.check(sequence, fingerprint, "", payload)
+        try:
+            call.complete(counts.tolist())
+        except UsageError as error:
+            return error
+        return None
+
+    def _agree_on_lengths(self, call: Call, sequence: int) -> Generator[Hint | None, None, Planned]:
+        """As `_agree`, for blocks of which no rank knows all lengths."""
+        gives, takes = vectors(call, self.rank, self.size)
+        total = yield from self._balanced(call, sequence, gives, takes, 0)
+        name = self.planner.choose(call, total)
+        rows, columns = {self.rank: gives}, {self.rank: takes}
+        if name != "direct":
+            yield from self._movement.open()
+            known = yield from self._movement.node_rows(np.concatenate([gives, takes]))
+            rows = {rank: both[: self.size] for rank, both in known.items()}
+            columns = {rank: both[self.size :] for rank, both in known.items()}
+        return self.planner.plan_ragged(call, name, rows, columns)
+
+    def _balanced(
+        self, call: Call, sequence: int, gives: Array, takes: Array, form: int
+    ) -> Generator[Hint | None, None, int]:
+        """All ranks call the same, and give what others take; returns how many elements there are."""
+        out = np.zeros(2, np.int64)
+        payload = Payload("reduce", balance(gives, takes, self.rank), out, 2, out.dtype, 0, _add)
+        fingerprint = _fingerprint(call, sequence, self.planner.asked_code(call.collective), form)
+        yield from self._agreement.check(sequence, fingerprint, "", payload)
+        if out[0] != 0:
+            yield from self._name_disagreement(call, sequence, gives, takes)
+        return int(out[1])
+
+    def _name_disagreement(self, call: Call, sequence: int, gives: Array, takes: Array) -> Waits:
+        """Raises MismatchError on all ranks, with the pairs that do not fit."""
+        table = np.empty((self.size, 2 * self.size), np.int64)
+        request = self.private.Iallgather(np.concatenate([gives, takes]), table)
+        while not request.Test():
+            yield None
+        pairs = disagreeing(table[:, : self.size], table[:, self.size :])
+        raise MismatchError(
+            f"the ranks disagree about lengths (nothing was moved): {pairs}",
+            collective=call.collective,
+            sequence=sequence,
+            rank=self.rank,
         )
-        self._running.append(execution)
-        left = execution.left
-        while not execution.advance():
-            self._control.note_step(execution.step)
-            yield None if execution.left == left else MOVED
-            left = execution.left
-        self._running.remove(execution)
-        self._give_back(scratch)
-        if call.take is None or call.take.count == 0:
-            return
-        if call.arithmetic is not None:
-            call.arithmetic.finish(take, self.size, call.take.flat)
-        elif take is not call.take.flat:
-            call.take.flat[...] = take
 
-    def _group(self, call: GroupCall) -> GroupTransport:
-        if call.family == "NODE" or self.layout.node_count == 1:
-            if self._shm_group is None:
-                raise RuntimeError("the staging segment is not open")
-            return self._shm_group
-        return self._mpi_group
+    def _make(self, call: Call, sequence: int) -> Waits:
+        if partly_known(call):
+            yield from self._balanced(call, sequence, *vectors(call, self.rank, self.size), MAKING)
+        else:
+            fingerprint = _fingerprint(call, sequence, self.planner.asked_code(call.collective), MAKING)
+            yield from self._agreement.check(sequence, fingerprint, "", None)
 
     def _next(self) -> int:
         if self._broken is not None:
@@ -172,30 +274,76 @@ class Context:
         self._sequence += 1
         return self._sequence - 1
 
+    # --- threads and requests ---------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self, collective: str) -> Generator[None, None, None]:
+        """One thread at a time; a second one at the same time is a mistake that all ranks learn of."""
+        if not self._in_use.acquire(blocking=False):
+            error = UsageError(
+                f"{collective} was called by thread {threading.current_thread().name!r} while another thread is in a "
+                "collective of the same communicator: give each thread a communicator of its own (Dup)"
+            )
+            self.refuse(collective, error)
+            raise error
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
+    def _begin(self, stages: Waits, collective: str, sequence: int) -> Running:
+        def ended(error: BaseException | None) -> None:
+            if error is not None:
+                self._failed(error, collective, sequence, stages)
+
+        running = Running(
+            stages,
+            aborted=lambda: self._look_for_abort(collective, sequence),
+            late=lambda: self._late(collective, sequence, self.config.timeout_s),
+            progress=self._let_mpi_move,
+            ended=ended,
+            timeout_s=self.config.timeout_s,
+            owner=self,
+        )
+        PROGRESS.add(running)
+        return running
+
+    def pending(self) -> int:
+        """How many calls have been started and are not complete."""
+        return PROGRESS.pending_of(self)
+
     # --- waiting --------------------------------------------------------------------------------
 
     def _wait(self, stages: Waits, collective: str, sequence: int, timeout_s: float | None) -> None:
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
             drive(
-                stages,
+                PROGRESS.guarded(stages),
                 time.monotonic() + timeout_s,
                 lambda: self._look_for_abort(collective, sequence),
-                lambda: self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL),
+                self._let_others_move,
                 lambda: self._late(collective, sequence, timeout_s),
                 spin_s=self._spin_us * 1e-6,
             )
-        except (UsageError, MismatchError):
-            raise
         except BaseException as error:
-            self._break(error, collective, sequence)
-            _given_up.append((self, stages))
+            self._failed(error, collective, sequence, stages)
             raise
 
-    def _break(self, error: BaseException, collective: str, sequence: int) -> None:
-        """After a failure in the middle of a call no later call can be right."""
+    def _let_mpi_move(self) -> None:
+        self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL)
+
+    def _let_others_move(self) -> None:
+        self._let_mpi_move()
+        PROGRESS.turn()
+
+    def _failed(self, error: BaseException, collective: str, sequence: int, stages: Waits) -> None:
+        """Note an error; after one in the middle of a call no later call can be right."""
+        if isinstance(error, HpccollError):
+            self.last_error = error
+        if isinstance(error, (UsageError, MismatchError, ResourceError)):
+            return  # the same on all ranks, and nothing has moved
         if not isinstance(error, HpccollError):
-            error = AbortedError(
+            error = self.last_error = AbortedError(
                 f"{type(error).__name__} in {collective} #{sequence} on rank {self.rank}: {error}",
                 collective=collective,
                 sequence=sequence,
@@ -203,6 +351,7 @@ class Context:
             )
         self._broken = error
         self._control.abort(str(error))
+        _given_up.append((self, stages))
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
         found = self._control.aborted()
@@ -216,7 +365,7 @@ class Context:
             )
 
     def _late(self, collective: str, sequence: int, timeout_s: float) -> CollectiveTimeoutError:
-        missing = self._control.missing(sequence)
+        missing = self._control.missing(arrival_number(sequence))
         awaited = self._agreement.awaited
         if missing:
             what = f"{format_ranks(missing)} of this node did not call it"
@@ -224,10 +373,8 @@ class Context:
             missing = (awaited,)
             what = f"node {self.layout.node(awaited)} did not answer ({format_ranks(missing)} speaks for it)"
         else:
-            under_way = [one for run in self._running for one in run.waiting_for()]
-            what = "waiting for " + (
-                "; ".join(str(one) for one in under_way[:3]) or "the leader of this node"
-            )
+            under_way = self._movement.waiting_for()[:3]
+            what = "waiting for " + ("; ".join(map(operation_text, under_way)) or "the leader of this node")
             what += self._control.where_others_are()
         return CollectiveTimeoutError(
             f"{collective} #{sequence} is not complete after {timeout_s:g} s: {what}",
@@ -243,8 +390,8 @@ class Context:
         several = self.layout.node_count > 1
         shape = SegmentLayout(
             self.layout.local_size(self.rank),
-            self.config.small_bytes,
-            max(ONE_SHOT_TOTAL * self.config.small_bytes, 8192) if several else 0,
+            max(self.config.small_bytes, LEAST_PAYLOAD),
+            max(ONE_SHOT_TOTAL * self.config.small_bytes, 8192, 8 * self.size) if several else 0,
         )
         segment = drive(
             open_shared(self.private, self.layout, shape.total, self.config.shm_dir, "control"),
@@ -260,68 +407,57 @@ class Context:
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
 
-    def _open_staging(self) -> Waits:
-        members = self.layout.local_size(self.rank)
-        slot = slot_bytes(self.config.staging_bytes, members)
-        head, total = staging_layout(members, slot)
-        segment = yield from open_shared(self.private, self.layout, total, self.config.shm_dir, "staging")
-        if segment is None:
-            memory: Array = np.zeros(total, np.uint8)
-            buffer = memory.data
-        else:
-            memory, buffer = segment.array(np.uint8, 0, total), segment.buffer
-        flags = self._open_flags(buffer[:head])
-        slots = memory[head:].reshape(2, members, slot)
-        self._staging_segment = segment
-        self._shm_group = ShmGroup(self.layout.local_rank(self.rank), members, flags, slots)
-
-    def _borrow(self, nbytes: int) -> Array:
-        """Scratch memory of at least so many bytes (a multiple of 64), reused between calls."""
-        room = max(64, 1 << (nbytes - 1).bit_length()) if nbytes else 64
-        kept = self._scratch.pop(room, None)
-        return kept if kept is not None else np.empty(room, np.uint8)
-
-    def _give_back(self, scratch: Array) -> None:
-        self._scratch[scratch.size] = scratch
-        while len(self._scratch) > SCRATCH_KEPT:
-            self._scratch.popitem(last=False)
-
     def close(self) -> None:
         """Free what is private.  Collective; the last use of the context.
 
         On a broken communicator the duplicate is left to MPI: freeing it could wait for a lost rank.
+
+        Raises: UsageError when requests are still under way.
         """
         if self._broken is None:
+            if count := self.pending():
+                raise UsageError(
+                    f"{count} requests of this communicator are not complete: wait for them first"
+                )
             self.private.Free()
         self.release()
 
     def release(self) -> None:
         """Let go of this rank's memory; local."""
-        self._scratch.clear()
-        for segment in (self._control_segment, self._staging_segment):
-            if segment is not None:
-                segment.close()
+        PROGRESS.forget(self)
+        self._movement.release()
+        if self._control_segment is not None:
+            self._control_segment.close()
 
 
-def _fingerprint(call: Call, sequence: int, plan: int) -> bytes:
+def _refused(error: UsageError | None) -> int:
+    if error is None:
+        return ACCEPTED
+    return REFUSED_TYPE if isinstance(error, UsageTypeError) else REFUSED_VALUE
+
+
+def _fingerprint(
+    call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
+) -> bytes:
     operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
+    count, checksum = call.count, 0
+    counts = call.takes if call.collective == "allgather" else call.gives
+    if call.ragged and not partly_known(call) and counts is not None:
+        count, checksum = sum(counts), zlib.crc32(repr(counts).encode())
+    form += RAGGED if call.ragged else 0
     return Fingerprint(
-        sequence, tag(call.dtype), call.count, call.root, call.collective, operator, plan=plan
+        sequence,
+        tag(call.dtype),
+        count,
+        call.root,
+        call.collective,
+        operator,
+        refused=_refused(refusal),
+        plan=plan,
+        form=form,
+        counts=checksum,
     ).pack()
 
 
-def _output(call: Call, give: Array) -> Array:
-    """Memory of the working dtype for this rank's results."""
-    if call.take is None:
-        # The broadcast's root keeps its elements where they are; others without results have none.
-        return give if call.collective == "broadcast" else give[:0]
-    if call.working == call.dtype and not np.may_share_memory(call.give, call.take.flat):
-        return call.take.flat
-    in_place = call.collective in ("allreduce", "reduce", "allgather", "broadcast")
-    if call.working == call.dtype and in_place:
-        return call.take.flat
-    return np.empty(call.take.count, call.working)
-
-
-def _no_combination(left: Array, right: Array, target: Array) -> None:
-    raise RuntimeError("a collective without an operator has nothing to combine")
+def _add(left: Array, right: Array, target: Array) -> None:
+    np.add(left, right, out=target)

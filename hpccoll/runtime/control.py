@@ -30,6 +30,7 @@ TEXT_BYTES = 462
 HEAD_BYTES = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text: 512
 LINE = 8  # words in a cache line
 PAGE = 4096
+ARRIVALS_PER_CALL = 2
 ARRIVED, STEP = range(2)  # words in the line of a member
 
 
@@ -211,7 +212,8 @@ class Control:
         for member, rank in enumerate(self.members):
             if member != self.me:
                 line = LINE * (1 + member)
-                call, step = self._flags.load(line + ARRIVED) - 1, self._flags.load(line + STEP)
+                call = (self._flags.load(line + ARRIVED) - 1) // ARRIVALS_PER_CALL
+                step = self._flags.load(line + STEP)
                 words.append(f"; rank {rank} is in call #{call}, step {step}")
         return "".join(words)
 

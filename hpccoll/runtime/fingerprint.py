@@ -1,6 +1,7 @@
 """What a rank calls, in 48 bytes, and the words for how calls differ.
 
-sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory, refused, plan 1 each | 5 free
+sequence 8 | dtype 16 | count 8 | root 4 | collective 2 | operator 2 | memory, refused, plan, form 1 each |
+checksum of the counts 4
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import NAMES as COLLECTIVES
 from hpccoll.topology.notation import format_ranks
 
-_FORMAT = struct.Struct("<q16sqihhBBB5x")
+_FORMAT = struct.Struct("<q16sqihhBBBBI")
 FINGERPRINT_BYTES = _FORMAT.size
 REFUSED_BYTE = 41
 HOST = 0
 ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
+# Ragged calls are other calls than those with equal blocks; so is making a persistent one.
+REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING = 0, 1, 2, 4, 8
+FORMS = {
+    RAGGED: " with counts",
+    MAKING: ", persistent, being made",
+    EXCHANGING: ", counts to be exchanged",
+    ALLOCATING: " of comm.empty",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class Fingerprint:
     memory: int = HOST
     refused: int = ACCEPTED
     plan: int = 0  # index among the collective's plans
+    form: int = REGULAR
+    counts: int = 0  # checksum of the lengths of ragged blocks, where every rank knows all
 
     def pack(self) -> bytes:
         return _FORMAT.pack(
@@ -48,11 +59,13 @@ class Fingerprint:
             self.memory,
             self.refused,
             self.plan,
+            self.form,
+            self.counts,
         )
 
     @classmethod
     def unpack(cls, data: bytes) -> Fingerprint:
-        sequence, dtype, count, root, collective, operator, memory, refused, plan = _FORMAT.unpack(data)
+        sequence, dtype, count, root, collective, operator, *rest = _FORMAT.unpack(data)
         return cls(
             sequence,
             dtype.rstrip(b"\0"),
@@ -60,22 +73,20 @@ class Fingerprint:
             root,
             COLLECTIVES[collective],
             operator,
-            memory,
-            refused,
-            plan,
+            *rest,
         )
 
     def fields(self) -> dict[str, str]:
         """The fields that must be equal on all ranks, in words."""
         return {
-            "collective": self.collective,
+            "collective": self.collective + "".join(text for bit, text in FORMS.items() if self.form & bit),
             "sequence number": str(self.sequence),
             "dtype": self.dtype.decode(errors="replace"),
-            "count": str(self.count),
+            "count": str(self.count) + (f" in blocks of checksum {self.counts:08x}" if self.counts else ""),
             "operator": OPERATORS.get(self.operator, str(self.operator)),
             "root": str(self.root),
             "memory": str(self.memory),
-            "plan": RECIPES[self.collective][self.plan].name,
+            "plan": _plan_name(self.collective, self.plan),
         }
 
 
@@ -112,6 +123,11 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
         rank=rank,
         suspects=fewest if 2 * len(fewest) < total else (),
     )
+
+
+def _plan_name(collective: str, index: int) -> str:
+    recipes = RECIPES[collective]
+    return recipes[index].name if index < len(recipes) else "by selection"
 
 
 def _sides(found: Sequence[tuple[Called, Fingerprint]], name: str) -> str:

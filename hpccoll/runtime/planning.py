@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import UsageError
-from hpccoll.plans.catalogue import RECIPES, names
-from hpccoll.plans.collective import Collective
+from hpccoll.ops import Arithmetic
+from hpccoll.plans.catalogue import RECIPES, make_plan, names, recipe_of
+from hpccoll.plans.collective import BLOCKED, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
-from hpccoll.plans.select import Candidate, Tuning, candidates, fits_one_shot, select
-from hpccoll.plans.steps import Plan
+from hpccoll.plans.select import Candidate, Tuning, candidates, possible, select
+from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.executor import Schedule
 from hpccoll.topology.layout import Layout
+from hpccoll.transports import mpi
+from hpccoll.transports.base import Array
 
-Key = tuple[str, int, int, int, bool, str]
+Key = tuple[object, ...]
+Counts = tuple[int, ...]
+Rows = Mapping[int, Array]  # by rank: how many elements for, or from, every rank
 MOST_PLANS = 512
+BY_SELECTION = 255  # in place of a plan's number, where the plan is chosen once the lengths are known
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,12 @@ class Planned:
     @cached_property
     def code(self) -> int:
         """The index of the plan among those of its collective, for the agreement check."""
-        recipes = RECIPES[self.plan.collective.name]
-        return next(index for index, recipe in enumerate(recipes) if recipe.name == self.plan.name)
+        return plan_code(self.plan.collective.name, self.plan.name)
+
+
+def plan_code(collective: str, name: str) -> int:
+    """The index of a plan among those of its collective."""
+    return next(index for index, recipe in enumerate(RECIPES[collective]) if recipe.name == name)
 
 
 @dataclass(frozen=True)
@@ -80,20 +92,71 @@ class Planner:
         self._cache: dict[Key, Planned] = {}
 
     def plan(self, call: Call) -> Planned:
-        """The plan of a call.  Raises UsageError when the plan asked for cannot do it."""
+        """The plan of a call of which every rank knows all lengths.
+
+        Raises UsageError when the plan asked for cannot do it.
+        """
+        count, itemsize = _units(call)
+        order = self._order(call)
         native = call.arithmetic is None or call.arithmetic.mpi is not None
         only = self._only(call.collective)
-        key = (call.collective, call.count, call.working.itemsize, call.root, native, only)
+        counts = _shared_counts(call)
+        key = (call.collective, count, counts, itemsize, call.root, native, order, only)
         planned = self._cache.get(key)
         if planned is None:
-            if len(self._cache) >= MOST_PLANS:
-                self._cache.clear()
-            collective = Collective(call.collective, self._layout.size, call.count, call.root)
-            planned = self._cache[key] = self._make(collective, call.working.itemsize, native, only)
+            collective = Collective(call.collective, self._layout.size, count, call.root, counts)
+            planned = self._make(collective, itemsize, self._tuning(native, order), only)
+            self._keep(key, planned)
         return planned
 
+    def asked_code(self, collective: str) -> int:
+        """The number of the plan asked for by name, or that there is none; the same on all ranks."""
+        only = self._only(collective)
+        return plan_code(collective, only) if only else BY_SELECTION
+
+    def choose(self, call: Call, total: int) -> str:
+        """The name of the plan for blocks of which no rank knows all lengths; all of them together `total`."""
+        blocks = self._layout.size ** (2 if call.collective == "alltoall" else 1)
+        mean = -(-total * call.dtype.itemsize // blocks)
+        collective = Collective(call.collective, self._layout.size, mean, call.root, (0,) * self._layout.size)
+        alike = replace(collective, counts=None)
+        tuning = self._tuning(native=True, order=Order.ANY)
+        for only in filter(None, (self._only(call.collective), "any")):
+            found = candidates(alike, self._layout, 1, tuning, None if only == "any" else only)
+            for one in found:
+                recipe = recipe_of(call.collective, one.name, self._layout)
+                if possible(recipe, collective, self._layout, 1, tuning):
+                    return one.name
+        return "direct"
+
+    def plan_ragged(self, call: Call, name: str, gives: Rows, takes: Rows) -> Planned:
+        """The plan called `name` for a call of which some ranks' lengths are known: who gives and takes what."""
+        known = tuple((rank, gives[rank].tobytes(), takes[rank].tobytes()) for rank in sorted(gives))
+        key = (call.collective, call.root, call.dtype.itemsize, name, known)
+        planned = self._cache.get(key)
+        if planned is None:
+            collective = self._ragged(call, gives, takes)
+            tuning = self._tuning(native=True, order=Order.ANY)
+            plan = make_plan(name, collective, self._layout, segment=tuning.segment_bytes)
+            planned = Planned(plan, Schedule(lower(plan, self._rank)), _uses_node(plan))
+            self._keep(key, planned)
+        return planned
+
+    def _ragged(self, call: Call, gives: Rows, takes: Rows) -> Collective:
+        name, size, itemsize = call.collective, self._layout.size, call.dtype.itemsize
+        if name == "alltoall":
+            rows = {rank: tuple((row * itemsize).tolist()) for rank, row in gives.items()}
+            columns = {rank: tuple((column * itemsize).tolist()) for rank, column in takes.items()}
+            return Collective(name, size, 0, gives=rows, takes=columns)
+        counts = np.zeros(size, np.int64)
+        for rank in gives:
+            counts[rank] = (gives if name == "gather" else takes)[rank][call.root]
+        if call.root == self._rank:
+            counts = (takes if name == "gather" else gives)[self._rank]
+        return Collective(name, size, 0, call.root, tuple((counts * itemsize).tolist()))
+
     def explain(
-        self, name: str, nbytes: int, element_bytes: int, itemsize: int, root: int, native: bool
+        self, name: str, nbytes: int, element_bytes: int, itemsize: int, root: int, native: bool, order: Order
     ) -> Explanation:
         """The candidates for a collective of so many bytes, as nccl-tests counts them.
 
@@ -102,11 +165,11 @@ class Planner:
         if name not in RECIPES:
             raise UsageError(f"no collective {name!r}; there are {', '.join(RECIPES)}")
         count = max(0, nbytes // element_bytes)
-        if name in ("allgather", "reduce_scatter"):
+        if name in BLOCKED:
             count //= self._layout.size
         collective = Collective(name, self._layout.size, count, root)
-        only = self._usable(collective, itemsize, native, self._only(name))
-        found = candidates(collective, self._layout, itemsize, self._tuning(native), only or None)
+        only = self._only(name)
+        found = candidates(collective, self._layout, itemsize, self._tuning(native, order), only or None)
         return Explanation(name, nbytes, str(self._layout), only, found)
 
     @contextmanager
@@ -130,32 +193,57 @@ class Planner:
             return self._forced
         return self._wanted.get(collective, "")
 
-    def _usable(self, collective: Collective, itemsize: int, native: bool, only: str) -> str:
-        """The plan asked for, unless this call cannot take it: too large to travel along, not in MPI."""
-        if only == ONE_SHOT and not fits_one_shot(
-            collective, self._layout, itemsize, self._config.small_bytes
-        ):
-            return ""
-        if only == "flat" and not native and self._layout.node_count > 1:
-            return ""
-        return only
-
-    def _make(self, collective: Collective, itemsize: int, native: bool, only: str) -> Planned:
-        only = self._usable(collective, itemsize, native, only)
+    def _make(self, collective: Collective, itemsize: int, tuning: Tuning, only: str) -> Planned:
         if collective.name == "barrier":
             only = ONE_SHOT
-        plan = select(collective, self._layout, itemsize, self._tuning(native), only or None)
+        plan = select(collective, self._layout, itemsize, tuning, only or None)
         moves = plan.name != ONE_SHOT and collective.elements > 0
         schedule = Schedule(lower(plan, self._rank)) if moves else None
-        on_node = any(
-            step.algorithm == "native" and (step.family == "NODE" or self._layout.node_count == 1)
-            for step in plan.steps
-        )
-        return Planned(plan, schedule, on_node and moves)
+        return Planned(plan, schedule, moves and _uses_node(plan))
 
-    def _tuning(self, native: bool) -> Tuning:
-        config = self._config
-        return Tuning(native, config.small_bytes, config.segment_bytes, config.chunk_bytes)
+    def _keep(self, key: Key, planned: Planned) -> None:
+        if len(self._cache) >= MOST_PLANS:
+            self._cache.clear()
+        self._cache[key] = planned
+
+    def _order(self, call: Call) -> Order:
+        return order_of(call.arithmetic, self._config) if call.arithmetic is not None else Order.ANY
+
+    def _tuning(self, native: bool, order: Order) -> Tuning:
+        config, limit = self._config, mpi.COUNT_LIMIT
+        segment = min(config.segment_bytes, limit)
+        return Tuning(native, order, limit, config.small_bytes, segment, config.chunk_bytes)
+
+
+def order_of(arithmetic: Arithmetic, config: Config) -> Order:
+    """In which order operands must be combined: the operator's own demand, or that of `reproducible`."""
+    operator = arithmetic.operator
+    rounds = arithmetic.working.kind not in "biu" and not operator.name.endswith("LOC")
+    if config.reproducible and rounds:
+        return Order.FOLD
+    return Order.ANY if operator.commutes else Order.RANKS
+
+
+def _units(call: Call) -> tuple[int, int]:
+    """Elements of the buffer or of a block as they travel, and their size: bytes where nothing is combined."""
+    if call.arithmetic is None:
+        return call.count * call.dtype.itemsize, 1
+    return call.count, call.working.itemsize
+
+
+def _shared_counts(call: Call) -> Counts | None:
+    """The lengths of all blocks of a ragged call, as they travel."""
+    if call.collective == "allgather" and call.takes is not None:
+        return tuple(count * call.dtype.itemsize for count in call.takes)
+    return call.gives if call.collective == "reduce_scatter" else None
+
+
+def _uses_node(plan: Plan) -> bool:
+    """Whether a step is for the node's shared memory."""
+    return any(
+        step.algorithm == NATIVE and (step.family == "NODE" or plan.layout.node_count == 1)
+        for step in plan.steps
+    )
 
 
 def _wanted(text: str, layout: Layout) -> dict[str, str]:

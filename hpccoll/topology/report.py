@@ -164,6 +164,14 @@ def _sources(machine: Machine) -> list[str]:
 def _software(machine: Machine) -> list[str]:
     native = "used by every rank" if machine.native else "not used by every rank"
     return [
-        f"MPI        {machine.mpi_library}, thread level {machine.thread_level}",
+        f"MPI        {machine.mpi_library}",
+        f"threads    thread level {machine.thread_level}: {_progress(machine.thread_level)}",
         f"extension  {native}",
     ]
+
+
+def _progress(thread_level: str) -> str:
+    """What becomes of started calls while their caller computes."""
+    if "multiple" in thread_level.lower():
+        return "started calls are moved on by a worker while their callers compute"
+    return "no worker may call MPI; started calls move on only in Test, Wait and other calls of hpccoll"

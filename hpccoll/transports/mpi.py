@@ -74,13 +74,13 @@ class MpiMessage(Work):
 class MpiGroup(GroupTransport):
     """MPI's own collectives over all ranks of the private communicator.
 
-    `operator` is the MPI operator of the reductions to come; the caller makes sure that it gives the
-    same answer as our table for the dtype (ops.py).
+    `operator` is MPI's for the reductions; the caller makes sure that it gives the same answer as our table
+    for the dtype (ops.py).  What nothing is combined of comes as bytes.
     """
 
-    def __init__(self, private: MPI.Intracomm) -> None:
+    def __init__(self, private: MPI.Intracomm, operator: MPI.Op) -> None:
         self._private = private
-        self.operator: MPI.Op = MPI.SUM
+        self._operator = operator
 
     def reserve(self) -> int:
         return 0
@@ -97,25 +97,64 @@ class MpiGroup(GroupTransport):
     ) -> Work:
         give = source[0] if source else None
         take = target[0] if target else None
-        comm, operator = self._private, self.operator
-        if kind == "allreduce":
-            request = comm.Iallreduce(_unless_same(give, take), take, operator)
-        elif kind == "reduce":
-            request = comm.Ireduce(_unless_same(give, take), take, operator, root)
-        elif kind == "broadcast":
-            data = take if give is None else give
-            request = comm.Ibcast(_bytes(data), root)
-        elif kind == "allgather":
-            request = comm.Iallgather(_unless_inside(give, take), _bytes(take))
-        elif kind == "reduce_scatter":
-            request = comm.Ireduce_scatter_block(give, take, operator)
+        if kind in _COMBINING:
+            request = self._combining(kind, root, give, take, counts)
         else:
-            raise ValueError(f"MPI has no collective {kind!r}")
+            request = self._moving(kind, root, give, take, counts)
         return MpiWork(request, (give, take))
+
+    def _combining(
+        self, kind: str, root: int, give: Array | None, take: Array | None, counts: Sequence[int]
+    ) -> MPI.Request:
+        comm, operator = self._private, self._operator
+        if kind == "allreduce":
+            return comm.Iallreduce(_unless_same(give, take), take, operator)
+        if kind == "reduce":
+            return comm.Ireduce(_unless_same(give, take), take, operator, root)
+        if kind == "scan":
+            return comm.Iscan(give, take, operator)
+        if kind == "exscan":
+            # The first rank gets nothing, but MPI wants memory that it may write to.
+            return comm.Iexscan(give, take if take is not None or give is None else give.copy(), operator)
+        if len(set(counts)) > 1:
+            # MPI looks at the address even of nothing, which must not be that of what is given.
+            nothing = np.empty(0, give.dtype if give is not None else np.uint8)
+            return comm.Ireduce_scatter(give, nothing if take is None else take, list(counts), operator)
+        return comm.Ireduce_scatter_block(give, take, operator)
+
+    def _moving(
+        self, kind: str, root: int, give: Array | None, take: Array | None, counts: Sequence[int]
+    ) -> MPI.Request:
+        comm = self._private
+        if kind == "broadcast":
+            return comm.Ibcast(_bytes(take if give is None else give), root)
+        if kind == "allgather" and len(set(counts)) > 1:
+            whole = None if take is None else [_bytes_of(take), (list(counts), None), MPI.BYTE]
+            return comm.Iallgatherv(_unless_inside(give if give is not None else _NOTHING, take), whole)
+        if kind == "allgather":
+            return comm.Iallgather(_unless_inside(give, take), _bytes(take))
+        if kind == "gather":
+            return comm.Igather(_unless_inside(give, take), _bytes(take), root)
+        if kind == "scatter":
+            return comm.Iscatter(_bytes(give), _bytes(take), root)
+        if kind == "alltoall":
+            return comm.Ialltoall(_bytes(give), _bytes(take))
+        raise ValueError(f"MPI has no collective {kind!r}")
+
+
+_COMBINING = frozenset({"allreduce", "reduce", "reduce_scatter", "scan", "exscan"})
+_NOTHING: Array = np.empty(0, np.uint8)
+
+# Most elements, and most bytes, in one call of MPI: what every MPI can count.
+COUNT_LIMIT = 2**31 - 1
+
+
+def _bytes_of(data: Array) -> Array:
+    return data.view(np.uint8)
 
 
 def _bytes(data: Array | None) -> object:
-    return None if data is None else [data.view(np.uint8), MPI.BYTE]
+    return None if data is None else [_bytes_of(data), MPI.BYTE]
 
 
 def _unless_same(give: Array | None, take: Array | None) -> object:

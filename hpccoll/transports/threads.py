@@ -6,7 +6,7 @@ Programs of all ranks can be moved on in turn from one thread, or each from a th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from threading import Lock
 
 import numpy as np
@@ -105,29 +105,62 @@ class _Meeting(GroupTransport):
             meeting[self._me] = [piece.copy() for piece in source]
         while len(meeting) < len(self._members):
             yield
-        pieces = [meeting[member] for member in sorted(meeting)]
-        given = [np.concatenate([*each]) if each else None for each in pieces]
-        if kind in ("allreduce", "reduce", "reduce_scatter"):
-            result = _combined(given, combine)
-        elif kind in ("broadcast", "scatter"):
-            result = given[root]
-        else:
-            result = np.concatenate([part for part in given if part is not None] or [np.empty(0)])
-        if kind in ("reduce_scatter", "scatter"):
-            start = sum(counts[: self._me])
-            result = None if result is None else result[start : start + counts[self._me]]
+        given = [_joined(meeting[member]) for member in sorted(meeting)]
+        result = _result(kind, self._me, root, given, counts, combine)
+        room = sum(piece.size for piece in target)
+        if target and room != result.size:
+            raise ValueError(f"{kind} gives {result.size} elements for a buffer of {room}")
         offset = 0
         for piece in target:
-            if result is not None:
-                piece[...] = result[offset : offset + piece.size]
+            piece[...] = result[offset : offset + piece.size]
             offset += piece.size
 
 
-def _combined(given: Sequence[Array | None], combine: Combine) -> Array | None:
-    parts = [part for part in given if part is not None]
-    if not parts:
-        return None
-    result: Array = parts[0].copy()
-    for part in parts[1:]:
+def _joined(pieces: Sequence[Array]) -> Array:
+    return np.concatenate([*pieces]) if pieces else np.empty(0)
+
+
+def _result(
+    kind: str, me: int, root: int, given: Sequence[Array], counts: Sequence[int], combine: Combine
+) -> Array:
+    """What member `me` gets, from what every member gives."""
+    match kind:
+        case "allreduce" | "reduce":
+            return _combined(given, combine)
+        case "reduce_scatter":
+            return _block(_combined(given, combine), counts, me)
+        case "scan":
+            return _combined(given[: me + 1], combine)
+        case "exscan":
+            return _combined(given[:me], combine)
+        case "broadcast":
+            return given[root]
+        case "scatter":
+            return _block(given[root], counts, me)
+        case "allgather" | "gather":
+            return _joined([part for part in given if part.size])
+        case "alltoall":
+            return _joined([part for part in _column(given, counts, me) if part.size])
+    raise ValueError(f"no kind {kind!r}")
+
+
+def _combined(given: Sequence[Array], combine: Combine) -> Array:
+    if not given:
+        return np.empty(0)
+    result: Array = given[0].copy()
+    for part in given[1:]:
         combine(result, part, result)
     return result
+
+
+def _block(whole: Array, counts: Sequence[int], member: int) -> Array:
+    start = sum(counts[:member])
+    return whole[start : start + counts[member]]
+
+
+def _column(given: Sequence[Array], counts: Sequence[int], member: int) -> Iterator[Array]:
+    """What every member has for one of them; blocks of equal length where nothing else is said."""
+    size = len(given)
+    for source, whole in enumerate(given):
+        row = counts[source * size : (source + 1) * size] or [whole.size // size] * size
+        yield _block(whole, row, member)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 import hpccoll
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts
-from tests.support.oracle import COLLECTIVES, REDUCTIONS, Job, perform
+from tests.support.oracle import BLOCKED, COLLECTIVES, Job, perform
 from tests.support.places import PLACES
 
 # One node, and two nodes of unequal size; arrays that go with the agreement, and ones that do not.
@@ -28,9 +28,9 @@ def test_arrays_are_taken_by_index(communicator: Make, layout: str, place: str) 
     for count in COUNTS:
         for collective in COLLECTIVES:
             # Blocks of ranks lie along the memory of a Fortran-ordered array: below.
-            if place == "transposed" and collective in ("allgather", "reduce_scatter"):
+            if place == "transposed" and collective in BLOCKED:
                 continue
-            in_place = collective in ("allgather", *REDUCTIONS)
+            in_place = collective != "broadcast"
             perform(comm, Job(collective, count, root=comm.size - 1, in_place=in_place), PLACES[place])
             perform(comm, Job(collective, count, root=0), PLACES[place])
 
@@ -81,6 +81,21 @@ def test_blocks_in_a_fortran_ordered_array_lie_along_its_last_axis(communicator:
         mine = np.empty(shape, block.dtype, order="F")
         comm.Reduce_scatter_block(gathered, mine)
         assert np.array_equal(mine, size * block * (rank + 1))
+        for root in range(size):
+            at_root = np.full((*shape, size), -1, order="F")
+            comm.Gather(block * (rank + 1), at_root, root=root)
+            assert np.array_equal(at_root, gathered if rank == root else np.full_like(gathered, -1))
+            for order in ("C", "F"):
+                mine = np.empty(shape, block.dtype, order=order)
+                comm.Scatter(gathered if rank == root else None, mine, root=root)
+                assert np.array_equal(mine, block * (rank + 1)), f"rank {rank}: into {order} order"
+        sent = np.empty((*shape, size), block.dtype, order="F")
+        for other in range(size):
+            sent[..., other] = block * (10 * rank + other)
+        exchanged = np.empty_like(sent)
+        comm.Alltoall(sent, exchanged)
+        for other in range(size):
+            assert np.array_equal(exchanged[..., other], block * (10 * other + rank))
 
 
 @LAYOUTS
@@ -123,6 +138,16 @@ def test_arrays_without_dimensions_and_numbers(communicator: Make, layout: str) 
     assert where == size - 1
     comm.Allreduce(MPI.IN_PLACE, where)
     assert where == size * (size - 1)
+    for name, wanted in (("Scan", comm.rank + 1), ("Exscan", comm.rank)):
+        total = np.zeros(())
+        getattr(comm, name)(1.0, total)
+        assert (total.shape, float(total)) == ((), wanted)
+    gathered = np.zeros(size)
+    comm.Gather(np.float64(comm.rank), gathered if comm.rank == 0 else None)
+    assert gathered.tolist() == (list(range(size)) if comm.rank == 0 else [0.0] * size)
+    one = np.zeros(())
+    comm.Scatter(np.arange(float(size)), one)
+    assert one == comm.rank
     block = np.zeros(())
     if size == 1:
         comm.Reduce_scatter_block(np.array(1.0), block)
@@ -134,16 +159,32 @@ def test_arrays_without_dimensions_and_numbers(communicator: Make, layout: str) 
 
 @pytest.mark.ranks(1, 2, 3)
 def test_shapes_are_kept_for_empty_arrays(communicator: Make) -> None:
-    """As reported in pytorch/pytorch#85234: the process died of a division by zero."""
+    """As reported in pytorch/pytorch#85234, pytorch/gloo PR#356: the process died of a division by zero."""
     comm = communicator()
+    size = comm.size
     for shape in ((0,), (1, 0, 2)):
-        nothing, result = np.empty(shape), np.empty(shape)
+        nothing, result, several = np.empty(shape), np.empty(shape), np.empty((size, *shape))
         for op in (MPI.SUM, MPI.MAX, MPI.MIN, MPI.PROD, hpccoll.AVG):
             comm.Allreduce(nothing, result, op=op)
             comm.Reduce(nothing, result, op=op)
             comm.Reduce_scatter_block(nothing, result, op=op)
+            comm.Reduce_scatter(nothing, result, [0] * size, op=op)
+            comm.Scan(nothing, result, op=op)
+            comm.Exscan(nothing, result, op=op)
         comm.Bcast(result)
-        comm.Allgather(nothing, np.empty((comm.size, *shape)))
+        comm.Allgather(nothing, several)
+        comm.Gather(nothing, several if comm.rank == size - 1 else None, root=size - 1)
+        comm.Scatter(several if comm.rank == size - 1 else None, result, root=size - 1)
+        comm.Alltoall(several, np.empty_like(several))
+        zeros = [0] * size
+        comm.Allgatherv(nothing, [several, zeros])
+        comm.Gatherv(nothing, [several, zeros] if comm.rank == 0 else None)
+        comm.Scatterv([several, zeros] if comm.rank == 0 else None, result)
+        comm.Alltoallv([several, zeros], [np.empty_like(several), zeros])
+        comm.Alltoallw(*[[several, zeros, zeros, [MPI.DOUBLE] * size] for _ in range(2)])
+        for request in (comm.Iallreduce(nothing, result), comm.Ialltoall(several, np.empty_like(several))):
+            request.Wait()
+        assert (result.shape, several.shape, result.dtype) == (shape, (size, *shape), np.dtype(float))
     perform(comm, Job("allreduce", 5))
 
 
@@ -173,7 +214,17 @@ def test_the_same_memory_twice_is_in_place(communicator: Make, layout: str) -> N
         every = np.zeros((comm.size, count), int)
         every[comm.rank] = comm.rank
         comm.Allgather(every[comm.rank], every)
-        assert np.array_equal(every, np.repeat(np.arange(comm.size), count).reshape(comm.size, count))
+        wanted = np.repeat(np.arange(comm.size), count).reshape(comm.size, count)
+        assert np.array_equal(every, wanted)
+        for root in range(comm.size):
+            # At the root one block is its place among all: nothing to copy, and no overlap.
+            every[:] = -1
+            every[comm.rank] = comm.rank
+            comm.Gather(every[comm.rank], every, root=root)
+            assert comm.rank != root or np.array_equal(every, wanted)
+            every[:] = wanted if comm.rank == root else -1
+            comm.Scatter(every, every[comm.rank], root=root)
+            assert (every[comm.rank] == comm.rank).all()
 
 
 @pytest.mark.ranks(2, 3)
@@ -236,6 +287,22 @@ def test_derived_types_on_one_rank_only(communicator: Make, count: int) -> None:
         comm.Allreduce([spread, 1, vector] if packs else plain, [got, 1, vector] if packs else got[:count])
         assert np.array_equal(got[::2] if packs else got[:count], comm.size * plain)
         assert (got[1::2] == -1).all() if packs else (got[count:] == -1).all()
+        one, many = [spread, 1, vector] if packs else plain, np.full(comm.size * count, -1.0)
+        comm.Allgather(one, many)
+        assert np.array_equal(many, np.tile(plain, comm.size))
+        for root in range(comm.size):
+            got[:] = -1
+            comm.Scatter(
+                many if comm.rank == root else None, [got, 1, vector] if packs else got[:count], root
+            )
+            assert np.array_equal(got[::2] if packs else got[:count], plain)
+            many[:] = -1
+            comm.Gather(one, many if comm.rank == root else None, root)
+            assert np.array_equal(many, np.tile(plain, comm.size)) == (comm.rank == root)
+            many[:] = np.tile(plain, comm.size)
+        got[:] = -1
+        comm.Scan(one, [got, 1, vector] if packs else got[:count])
+        assert np.array_equal(got[::2] if packs else got[:count], (comm.rank + 1) * plain)
     finally:
         vector.Free()
 

@@ -17,7 +17,8 @@ import hpccoll
 from hpccoll.errors import HpccollError, UsageError, UsageTypeError
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts
-from tests.support.oracle import COLLECTIVES, Array
+from tests.support.oracle import COLLECTIVES, REDUCTIONS, ROOTED, Array
+from tests.support.oracle.jobs import GIVES_TO_EACH, METHODS, TAKES_OF_EACH
 
 UNTOUCHED = -55.0
 N = 6
@@ -50,11 +51,20 @@ def read_only() -> Array:
     return fixed
 
 
-SEND = ("allreduce", "reduce", "allgather", "reduce_scatter")
-RECEIVE = ("allreduce", "allgather", "reduce_scatter")
-REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
+# Calls with a root are made to the rank whose argument is wrong: only there both buffers count.
+SEND = tuple(name for name in COLLECTIVES if name != "broadcast")
+RECEIVE = tuple(name for name in SEND if name != "reduce")
+# Which have a block for each rank where the others have one, so that N elements are no whole number of them.
+ONE_BLOCK = tuple(name for name in SEND if name not in GIVES_TO_EACH)
 FAULTS = (
-    Fault("nothing", "receive", lambda size: None, UsageTypeError, "buf is None", RECEIVE),
+    Fault(
+        "nothing",
+        "receive",
+        lambda size: None,
+        UsageTypeError,
+        "buf is None",
+        tuple(name for name in RECEIVE if name != "scatter"),
+    ),
     Fault("nothing", "buffer", lambda size: None, UsageTypeError, "buf is None", ("broadcast",)),
     Fault("text", "send", lambda size: "numbers", UsageTypeError, "sendbuf is 'numbers'", SEND),
     Fault("text", "receive", lambda size: "numbers", UsageTypeError, "recvbuf is 'numbers'", RECEIVE),
@@ -110,7 +120,7 @@ FAULTS = (
         lambda size: [np.zeros(N), N + 1],
         UsageError,
         f"count {N + 1}.*holds {N}",
-        ("reduce",),
+        ONE_BLOCK,
     ),
     Fault("list count", "send", lambda size: [np.zeros(N), -1], UsageError, "count -1", SEND),
     Fault("list count", "send", lambda size: [np.zeros(N), "f8", 2], UsageTypeError, "count 'f8'", SEND),
@@ -118,7 +128,7 @@ FAULTS = (
         "list type", "send", lambda size: [np.zeros(N), MPI.DATATYPE_NULL], UsageTypeError, "has type", SEND
     ),
     Fault(
-        "list type", "send", lambda size: [np.zeros(9, "u1"), MPI.DOUBLE], UsageError, "9 bytes", ("reduce",)
+        "list type", "send", lambda size: [np.zeros(9, "u1"), MPI.DOUBLE], UsageError, "9 bytes", ONE_BLOCK
     ),
     Fault("operator", "op", lambda size: "sum", UsageTypeError, "op is 'sum'", REDUCTIONS),
     Fault("operator", "op", lambda size: None, UsageTypeError, "op is None", REDUCTIONS),
@@ -133,40 +143,32 @@ FAULTS = (
         "MPI.BAND is not defined.*float64",
         REDUCTIONS,
     ),
-    Fault("root", "root", lambda size: True, UsageTypeError, "root is True", ("reduce", "broadcast")),
-    Fault("root", "root", lambda size: 1.0, UsageTypeError, "root is 1.0", ("reduce", "broadcast")),
-    Fault("root", "root", lambda size: None, UsageTypeError, "root is None", ("reduce", "broadcast")),
-    Fault("root", "root", lambda size: -1, UsageError, "root is -1", ("reduce", "broadcast")),
-    Fault("root", "root", lambda size: size, UsageError, "root is [1-6]: must be", ("reduce", "broadcast")),
-    Fault("root", "root", lambda size: 2**70, UsageError, f"root is {2**70}", ("reduce", "broadcast")),
+    Fault("root", "root", lambda size: True, UsageTypeError, "root is True", ROOTED),
+    Fault("root", "root", lambda size: 1.0, UsageTypeError, "root is 1.0", ROOTED),
+    Fault("root", "root", lambda size: None, UsageTypeError, "root is None", ROOTED),
+    Fault("root", "root", lambda size: -1, UsageError, "root is -1", ROOTED),
+    Fault("root", "root", lambda size: size, UsageError, "root is [1-6]: must be", ROOTED),
+    Fault("root", "root", lambda size: 2**70, UsageError, f"root is {2**70}", ROOTED),
 )
 
 
-def call(comm: hpccoll.Communicator, collective: str, fault: Fault | None) -> Array:
+def call(comm: hpccoll.Communicator, collective: str, fault: Fault | None, root: int = 0) -> Array:
     """The call, with the fault in it if there is one; returns the receive buffer."""
     size = comm.size
-    sends = {"reduce_scatter": N * size}.get(collective, N)
-    takes = {"allgather": N * size}.get(collective, N)
     arguments: dict[str, Any] = {
-        "send": np.full(sends, float(comm.rank)),
-        "receive": np.full(takes, UNTOUCHED),
+        "send": np.full(N * size if collective in GIVES_TO_EACH else N, float(comm.rank)),
+        "receive": np.full(N * size if collective in TAKES_OF_EACH else N, UNTOUCHED),
         "buffer": np.full(N, UNTOUCHED),
         "op": MPI.SUM,
-        "root": 0,
+        "root": root,
     }
     if fault is not None:
         arguments[fault.argument] = fault.value(size)
     send, receive, buffer, op, root = arguments.values()
-    if collective == "allreduce":
-        comm.Allreduce(send, receive, op=op)
-    elif collective == "reduce":
-        comm.Reduce(send, receive, op=op, root=root)
-    elif collective == "broadcast":
-        comm.Bcast(buffer, root=root)
-    elif collective == "allgather":
-        comm.Allgather(send, receive)
-    else:
-        comm.Reduce_scatter_block(send, receive, op=op)
+    buffers = (buffer,) if collective == "broadcast" else (send, receive)
+    operator = (op,) if collective in REDUCTIONS else ()
+    where = (root,) if collective in ROOTED else ()
+    getattr(comm, METHODS[collective])(*buffers, *operator, *where)
     return receive
 
 
@@ -181,7 +183,7 @@ def test_wrong_arguments_on_one_rank(communicator: Make, layout: str, collective
     for k, fault in enumerate(one for one in FAULTS if collective in one.collectives):
         culprit = k % comm.size
         with pytest.raises(UsageError) as caught:
-            call(comm, collective, fault if comm.rank == culprit else None)
+            call(comm, collective, fault if comm.rank == culprit else None, root=culprit)
         error = caught.value
         about = f"rank {comm.rank}: {fault.name} in {collective}: {error!r}"
         assert isinstance(error, fault.kind), about
@@ -201,7 +203,10 @@ def test_wrong_arguments_on_all_ranks(communicator: Make, layout: str, collectiv
     for fault in (one for one in FAULTS if collective in one.collectives):
         with pytest.raises(fault.kind, match=fault.says) as caught:
             call(comm, collective, fault)
-        assert caught.value.suspects == tuple(range(comm.size)), fault.name
+        # Of some arguments only the root's counts.
+        at_root = {"gather": "receive", "scatter": "send"}.get(collective) == fault.argument
+        wrong = (0,) if at_root else tuple(range(comm.size))
+        assert caught.value.suspects == wrong, fault.name
     still_works(comm)
 
 
@@ -222,12 +227,24 @@ def test_outputs_are_untouched_after_an_error(communicator: Make, layout: str) -
         send, full = np.ones(count), np.ones(count * comm.size)
         wrong_root = comm.size if comm.rank == comm.size - 1 else 0
         wrong_op: Any = None if comm.rank == comm.size - 1 else MPI.SUM
+        twos = [2] * comm.size
+        wrong_counts = [2, -2, *twos][: comm.size] if comm.rank == comm.size - 1 else twos
         for attempt in (
             lambda: comm.Bcast(buffer, root=wrong_root),  # noqa: B023  called in this turn
             lambda: comm.Reduce(send, buffer, root=wrong_root),  # noqa: B023
+            lambda: comm.Gather(send, receive, root=wrong_root),  # noqa: B023
+            lambda: comm.Scatter(full, buffer, root=wrong_root),  # noqa: B023
             lambda: comm.Allreduce(send, buffer, op=wrong_op),  # noqa: B023
+            lambda: comm.Scan(send, buffer, op=wrong_op),  # noqa: B023
+            lambda: comm.Exscan(send, buffer, op=wrong_op),  # noqa: B023
             lambda: comm.Reduce_scatter_block(full, buffer, op=wrong_op),  # noqa: B023
             lambda: comm.Allgather(send if wrong_root == 0 else None, receive[: -comm.size]),  # noqa: B023
+            lambda: comm.Alltoall(full, receive if wrong_root == 0 else receive[:-1]),  # noqa: B023
+            lambda: comm.Allgatherv(send[:2], [receive, wrong_counts]),  # noqa: B023
+            lambda: comm.Alltoallv([full, twos], [receive, wrong_counts]),  # noqa: B023
+            lambda: comm.Gatherv(send[:2], [receive, wrong_counts], root=comm.size - 1),  # noqa: B023
+            lambda: comm.Scatterv([full, wrong_counts], buffer[:2], root=comm.size - 1),  # noqa: B023
+            lambda: comm.Reduce_scatter(full[: sum(twos)], buffer[:2], wrong_counts),  # noqa: B023
         ):
             with pytest.raises(UsageError):
                 attempt()
@@ -248,6 +265,12 @@ def test_buffers_that_overlap_in_part(communicator: Make, layout: str) -> None:
         lambda: comm.Allreduce(both[:6].reshape(2, 3), both[:6]),
         lambda: comm.Allgather(both[1 : 1 + 8], both[:whole]),
         lambda: comm.Reduce_scatter_block(both[:whole], both[4:12] if size > 1 else both[1:9]),
+        lambda: comm.Alltoall(both[:whole], both[1 : whole + 1]),
+        lambda: comm.Scan(both[:5], both[2:7]),
+        lambda: comm.Exscan(both[:5], both[2:7]),
+        lambda: comm.Reduce_scatter(both[:whole], both[4:12] if size > 1 else both[1:9], [8] * size),
+        lambda: comm.Allgatherv(both[1 : 1 + 8], [both, [8] * size]),
+        lambda: comm.Alltoallv([both, [8] * size], [both[1:], [8] * size]),
     ]
     for attempt in attempts:
         with pytest.raises(UsageError, match="overlap in part"):
@@ -256,8 +279,15 @@ def test_buffers_that_overlap_in_part(communicator: Make, layout: str) -> None:
     if size > 1:
         with pytest.raises(UsageError, match=r"same memory; pass MPI.IN_PLACE|overlap in part"):
             comm.Reduce_scatter_block(both[:whole], both[:8])
-        with pytest.raises(UsageError, match=r"rank 1: sendbuf is MPI.IN_PLACE.*only the root \(0\)"):
-            comm.Reduce(MPI.IN_PLACE, both, root=0)
+        with pytest.raises(UsageError, match=r"same memory; pass MPI.IN_PLACE|overlap in part"):
+            comm.Alltoall(both[:whole], both[:whole])
+    # At the root; the others' one buffer cannot overlap anything.
+    for root in range(size):
+        with pytest.raises(UsageError, match=f"rank {root}: .*overlap in part"):
+            comm.Gather(both[1:9], both[:whole], root=root)
+        with pytest.raises(UsageError, match=f"rank {root}: .*overlap in part"):
+            comm.Scatter(both[:whole], both[1:9], root=root)
+    assert (both == UNTOUCHED).all()
     still_works(comm)
 
 
@@ -289,6 +319,149 @@ def test_numbers_that_the_receive_buffer_cannot_hold(
     still_works(comm)
 
 
+@dataclass(frozen=True)
+class CountFault:
+    """Wrong counts or displacements in a list for blocks of `size` ranks, each of two elements."""
+
+    name: str
+    spec: Callable[[int, Array], Any]
+    kind: type[UsageError]
+    says: str
+    to_write: bool = False  # wrong in a receive buffer only
+
+
+COUNT_FAULTS = (
+    CountFault("too few counts", lambda size, buf: [buf, [2] * (size - 1)], UsageError, "counts"),
+    CountFault("too many counts", lambda size, buf: [buf, [2] * (size + 1)], UsageError, "counts"),
+    CountFault("negative count", lambda size, buf: [buf, [2] * (size - 1) + [-2]], UsageError, "-2"),
+    CountFault("count of text", lambda size, buf: [buf, [2] * (size - 1) + ["2"]], UsageTypeError, "count"),
+    CountFault("count of float", lambda size, buf: [buf, [2.0] * size], UsageTypeError, "count"),
+    CountFault("counts are text", lambda size, buf: [buf, "two"], UsageTypeError, "two"),
+    CountFault("beyond the end", lambda size, buf: [buf, [2] * (size - 1) + [99]], UsageError, "99"),
+    CountFault(
+        "displacement beyond the end", lambda size, buf: [buf, ([2] * size, [99] * size)], UsageError, "99"
+    ),
+    CountFault(
+        "negative displacement",
+        lambda size, buf: [buf, ([2] * size, [-1, *range(2, 2 * size, 2)])],
+        UsageError,
+        "-1",
+    ),
+    CountFault(
+        "too few displacements", lambda size, buf: [buf, ([2] * size, [0] * (size - 1))], UsageError, "displ"
+    ),
+    CountFault(
+        "displacement of float",
+        lambda size, buf: [buf, ([2] * size, [0.5] * size)],
+        UsageTypeError,
+        "displ",
+    ),
+    CountFault("no list", lambda size, buf: [buf, [2] * size, None, None, None], UsageTypeError, "buf is"),
+    CountFault("type of text", lambda size, buf: [buf, [2] * size, "no such"], UsageTypeError, "no such"),
+    CountFault("type", lambda size, buf: [buf, [2] * size, 7], UsageTypeError, "7"),
+    CountFault(
+        "strided", lambda size, buf: [np.repeat(buf, 2)[::2], [2] * size], UsageError, "not contiguous"
+    ),
+    CountFault("no memory", lambda size, buf: [object(), [2] * size], UsageTypeError, "object"),
+    CountFault(
+        "blocks overlap",
+        lambda size, buf: [buf, ([2] * size, [0] * size)],
+        UsageError,
+        "apart",
+        to_write=True,
+    ),
+)
+COUNTED = ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv")
+
+
+def counted(comm: hpccoll.Communicator, method: str, spec: Any, root: int) -> None:
+    """A ragged call with `spec` for a list of blocks, right everywhere else."""
+    size = comm.size
+    right: list[Any] = [np.full(2 * size, UNTOUCHED), [2] * size]
+    if method == "Scatterv":
+        comm.Scatterv(right if spec is None else spec, np.zeros(2), root)
+    elif method == "Gatherv":
+        comm.Gatherv(np.zeros(2), right if spec is None else spec, root)
+    elif method == "Allgatherv":
+        comm.Allgatherv(np.zeros(2), right if spec is None else spec)
+    else:
+        comm.Alltoallv([np.zeros(2 * size), [2] * size], right if spec is None else spec)
+
+
+@pytest.mark.parametrize("method", COUNTED)
+@layouts({"": (2, 3), "1+1": (2,), "2+1": (3,)})
+def test_wrong_counts_on_one_rank(communicator: Make, layout: str, method: str) -> None:
+    comm = communicator(layout=layout)
+    for k, fault in enumerate(one for one in COUNT_FAULTS if method != "Scatterv" or not one.to_write):
+        culprit = k % comm.size
+        buf = np.full(2 * comm.size, UNTOUCHED)
+        spec = fault.spec(comm.size, buf) if comm.rank == culprit else None
+        with pytest.raises(fault.kind) as caught:
+            counted(comm, method, spec, culprit)
+        about = f"rank {comm.rank}: {fault.name} in {method}: {caught.value!r}"
+        assert re.search(fault.says, str(caught.value)), about
+        assert f"rank {culprit}: " in str(caught.value), about
+        assert caught.value.suspects == (culprit,), about
+        assert (buf == UNTOUCHED).all(), about
+    still_works(comm)
+
+
+@layouts({"": (2, 3), "2+1": (3,)})
+def test_wrong_counts_of_a_reduce_scatter(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout)
+    size = comm.size
+    culprit = size - 1
+    for wrong, says in (
+        ([2] * (size + 1), "counts"),
+        ([2] * (size - 1), "counts"),
+        ([3] * size, "must be as many"),
+        ([*[2] * (size - 2), 1, 3], "must be as many"),
+        ([*[2] * (size - 1), -2], "-2"),
+        ("text", "text"),
+        (2.5, "2.5"),
+    ):
+        receive = np.full(2, UNTOUCHED)
+        with pytest.raises(UsageError, match=f"rank {culprit}: .*{says}"):
+            comm.Reduce_scatter(np.ones(2 * size), receive, wrong if comm.rank == culprit else [2] * size)
+        assert (receive == UNTOUCHED).all()
+    # Without counts they are those of the receive buffers, whose sum every rank must send.
+    receive = np.full(2 + (comm.rank == culprit), UNTOUCHED)
+    with pytest.raises(UsageError, match="must be as many"):
+        comm.Reduce_scatter(np.ones(2 * size), receive)
+    assert (receive == UNTOUCHED).all()
+    still_works(comm)
+
+
+WIDE_FAULTS: dict[str, tuple[Callable[[int, Array], Any], str]] = {
+    "too few types": (lambda size, buf: [buf, [MPI.DOUBLE] * (size - 1)], "types"),
+    "no types": (lambda size, buf: [buf, [2] * size, [0] * size, ["d"] * size], "types"),
+    "too few counts": (lambda size, buf: [buf, [1], [0] * size, [MPI.DOUBLE] * size], "count"),
+    "beyond the end": (lambda size, buf: [buf, [1] * size, [999] * size, [MPI.DOUBLE] * size], "999"),
+    "null": (lambda size, buf: [buf, [1] * size, [0] * size, [MPI.DATATYPE_NULL] * size], "NULL"),
+    "blocks overlap": (lambda size, buf: [buf, [1] * size, [4] * size, [MPI.DOUBLE] * size], "apart|overlap"),
+    "an array": (lambda size, buf: buf, "types"),
+}
+
+
+@pytest.mark.parametrize("fault", WIDE_FAULTS)
+@layouts({"": (2, 3), "2+1": (3,)})
+def test_wrong_types_of_an_alltoallw(communicator: Make, layout: str, fault: str) -> None:
+    comm = communicator(layout=layout)
+    size = comm.size
+    make, says = WIDE_FAULTS[fault]
+    displacements, types = [8 * peer for peer in range(size)], [MPI.DOUBLE] * size
+    for culprit in range(size):
+        buf = np.full(size, UNTOUCHED)
+        right = [buf, [1] * size, displacements, types]
+        with pytest.raises(UsageError, match=f"rank {culprit}: .*({says})"):
+            comm.Alltoallw(
+                [np.zeros(size), [1] * size, displacements, types],
+                make(size, buf) if comm.rank == culprit else right,
+            )
+        assert (buf == UNTOUCHED).all()
+    still_works(comm)
+
+
 @layouts({"": (2,), "2+1": (3,)})
 def test_blocks_that_do_not_fit(communicator: Make, layout: str) -> None:
     """As reported in pytorch/pytorch#56112 and Lightning-AI/pytorch-lightning#7773: everything froze."""
@@ -302,6 +475,15 @@ def test_blocks_that_do_not_fit(communicator: Make, layout: str) -> None:
         comm.Reduce_scatter_block(MPI.IN_PLACE, np.zeros(2 * size + 1))
     with pytest.raises(UsageError, match=f"sendbuf holds {2 * size} elements: must be {size} ranks x 3"):
         comm.Reduce_scatter_block(np.zeros(2 * size), np.zeros(3))
+    with pytest.raises(UsageError, match=f"sendbuf holds {2 * size}.*recvbuf {2 * size + 1}.*Alltoallv"):
+        comm.Alltoall(np.zeros(2 * size), np.zeros(2 * size + 1))
+    with pytest.raises(UsageError, match=f"recvbuf holds {2 * size + 1} elements: must be a multiple of"):
+        comm.Alltoall(MPI.IN_PLACE, np.zeros(2 * size + 1))
+    for root in range(size):
+        with pytest.raises(UsageError, match=f"rank {root}: recvbuf holds {2 * size + 1} .*Gatherv"):
+            comm.Gather(np.zeros(2), np.zeros(2 * size + 1), root)
+        with pytest.raises(UsageError, match=f"rank {root}: sendbuf holds {2 * size + 1} .*multiple of"):
+            comm.Scatter(np.zeros(2 * size + 1), np.zeros(2), root)
     still_works(comm)
 
 
@@ -329,7 +511,7 @@ def test_wrong_options_when_it_is_made(world: MPI.Intracomm, options: dict[str, 
     [
         ({"algorithm": "nope"}, "algorithm is 'nope'.*ring"),
         ({"algorithm": "allreduce:chain"}, "allreduce has no 'chain' on layout .*; there are flat"),
-        ({"algorithm": "alltoall:ring"}, "no collective 'alltoall'; there are allreduce"),
+        ({"algorithm": "neighbour:ring"}, "no collective 'neighbour'; there are allreduce"),
         ({"layout": "2+x"}, r'layout "2\+x"'),
         ({"layout": "7+2"}, r'layout "7\+2" has 9 ranks, but MPI.COMM_WORLD has [123]'),
     ],
@@ -367,10 +549,10 @@ def test_names_that_do_not_exist(communicator: Make) -> None:
     comm = communicator()
     with pytest.raises(UsageError, match=r"algorithm 'fast' is not one of .*ring"), comm.forced("fast"):
         pass
-    with pytest.raises(UsageError, match="no collective 'alltoall'; there are allreduce"):
-        comm.algorithms("alltoall")
-    with pytest.raises(UsageError, match="no collective 'alltoall'; there are allreduce"):
-        comm.explain("alltoall", 100)
+    with pytest.raises(UsageError, match="no collective 'neighbour'; there are allreduce"):
+        comm.algorithms("neighbour")
+    with pytest.raises(UsageError, match="no collective 'neighbour'; there are allreduce"):
+        comm.explain("neighbour", 100)
     with pytest.raises(TypeError, match="op is 'sum'"):
         comm.explain("allreduce", 100, op="sum")  # type: ignore[arg-type]
     still_works(comm)

@@ -15,13 +15,15 @@ from mpi4py import MPI
 
 import hpccoll
 from hpccoll.cli import bench
+from hpccoll.cli.bench.operations import OPERATIONS
 from hpccoll.cli.bench.options import Options, read
 from hpccoll.cli.bench.sweep import Sweep
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(2, 3)]
 
 COMM = MPI.COMM_WORLD
-COLLECTIVES = ["allreduce", "allgather", "reduce_scatter", "broadcast", "reduce"]
+COLLECTIVES = [name for name, row in OPERATIONS.items() if row.sized]
+REDUCTIONS = [name for name, row in OPERATIONS.items() if row.reduces]
 
 
 @dataclass
@@ -62,7 +64,7 @@ def options_of(arguments: str) -> Options:
 
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_every_algorithm_and_mpi_are_right(measured: Any, name: str) -> None:
-    run = measured(f"{name} -b 64 -e 64K -f 32 -n 3 -c 2 --compare")
+    run = measured(f"{name} -b 64 -e 64K -f 1024 -n 2 --compare")
     assert run.status == 0
     assert run.err == ""
     if COMM.rank != 0:
@@ -70,10 +72,54 @@ def test_every_algorithm_and_mpi_are_right(measured: Any, name: str) -> None:
         return
     assert all((row[8], row[12]) == ("0", "0") for row in run.rows)
     algorithms = {row[13].removesuffix(" *").partition("(")[0] for row in run.rows}
-    assert {"flat", "one_shot", "mpi"} < algorithms
+    assert {"flat", "mpi"} < algorithms
     for nbytes in {row[0] for row in run.rows}:
         assert [row[13].endswith(" *") for row in run.rows if row[0] == nbytes].count(True) == 1
     assert "# Out of bounds values : 0 OK" in run.out
+
+
+@pytest.mark.parametrize("flag", ["--nonblocking", "--persistent"])
+@pytest.mark.parametrize("name", [*COLLECTIVES, "barrier"])
+def test_other_ways_to_call_are_right(measured: Any, name: str, flag: str) -> None:
+    run = measured(f"{name} -b 16K -e 16K -n 1 -w 0 -u 1 --compare {flag}")
+    assert run.status == 0
+    assert run.err == ""
+    if COMM.rank == 0:
+        unchecked = "N/A" if name == "barrier" else "0"
+        assert {(row[8], row[12]) for row in run.rows} == {(unchecked, unchecked)}
+        assert run.rows[-1][13] == "mpi"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        *((name, "--compare") for name in REDUCTIONS),
+        ("allreduce", ""),
+        ("reduce", "--nonblocking"),
+        ("scan", "--persistent"),
+        ("reduce_scatter", "--algorithm flat"),
+    ],
+)
+def test_the_price_of_reproducible_mode(measured: Any, json_path: str, name: str, flags: str) -> None:
+    run = measured(f"{name} -b 2K -e 64K -f 32 -n 1 --reproducible --json {json_path} {flags}")
+    assert run.status == 0
+    if COMM.rank != 0:
+        return
+    results = json.loads(Path(json_path).read_text())["results"]
+    assert len({one["size"] for one in results}) == 2
+    for nbytes in {one["size"] for one in results}:
+        rows = [one for one in results if one["size"] == nbytes]
+        default = [one for one in rows if not one["reproducible"]]
+        reproducible = [one for one in rows if one["reproducible"]]
+        assert default
+        assert reproducible
+        base = next(one for one in default if one["selected"] or "--algorithm" in flags)
+        assert all(one["price"] is None for one in default)
+        for one in reproducible:
+            for half in ("out_of_place", "in_place"):
+                assert one[half]["nwrong"] == base[half]["nwrong"] == 0
+                assert one["price"][half] == pytest.approx(one[half]["time"] / base[half]["time"])
+    assert "# Reproducible price   : " in run.out
 
 
 @pytest.mark.parametrize("algorithm", ["", "--algorithm ring", "--algorithm mpi"])
@@ -82,8 +128,8 @@ def test_every_operator_and_type(measured: Any, algorithm: str) -> None:
     run = measured(f"reduce_scatter -b 512 -e 512 -n 1 -w 0 -o all -d {types} {algorithm}")
     assert run.status == 0
     if COMM.rank == 0:
-        # 12 types have all operators, the two complex ones no order.
-        assert len(run.rows) == (12 * 5 + 2 * 3 if types == "all" else 5)
+        # 14 types have all operators, the two complex ones no order.  MPI has no mulsum.
+        assert len(run.rows) == (14 * 6 + 2 * 4 if types == "all" else 5 if "mpi" in algorithm else 6)
         assert {(row[8], row[12]) for row in run.rows} == {("0", "0")}
 
 

@@ -61,6 +61,85 @@ def test_different_roots(world, communicator):
         allreduce(comm)
 
 
+OPERATIONS = {
+    "reduce": lambda comm, dtype, count, op: comm.Reduce(np.ones(count, dtype), np.empty(count, dtype), op),
+    "broadcast": lambda comm, dtype, count, op: comm.Bcast(np.ones(count, dtype)),
+    "allgather": lambda comm, dtype, count, op: comm.Allgather(
+        np.ones(count, dtype), np.empty(count * comm.size, dtype)
+    ),
+    "gather": lambda comm, dtype, count, op: comm.Gather(
+        np.ones(count, dtype), np.empty(count * comm.size, dtype)
+    ),
+    "scatter": lambda comm, dtype, count, op: comm.Scatter(
+        np.ones(count * comm.size, dtype), np.empty(count, dtype)
+    ),
+    "alltoall": lambda comm, dtype, count, op: comm.Alltoall(
+        np.ones(count * comm.size, dtype), np.empty(count * comm.size, dtype)
+    ),
+    "reduce_scatter": lambda comm, dtype, count, op: comm.Reduce_scatter_block(
+        np.ones(count * comm.size, dtype), np.empty(count, dtype), op
+    ),
+    "scan": lambda comm, dtype, count, op: comm.Scan(np.ones(count, dtype), np.empty(count, dtype), op),
+    "exscan": lambda comm, dtype, count, op: comm.Exscan(np.ones(count, dtype), np.empty(count, dtype), op),
+}
+REDUCE = ("reduce", "reduce_scatter", "scan", "exscan")
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("count", [3, 4000])
+def test_one_rank_is_named_in_every_collective(world, communicator, name, count):
+    operation, odd = OPERATIONS[name], world.size - 1
+    differs = {
+        "dtype": ("i8", count, MPI.SUM, ["int64 on rank", "float64 on rank"]),
+        "count": ("f8", count + 1, MPI.SUM, [f"{count + 1} on rank", f"{count} on rank"]),
+    }
+    if name in REDUCE:
+        differs["operator"] = ("f8", count, MPI.MAX, ["MAX on rank", "SUM on rank"])
+    for comm in each(world, communicator):
+        for field, (dtype, other_count, op, words) in differs.items():
+            arguments = (dtype, other_count, op) if world.rank == odd else ("f8", count, MPI.SUM)
+            with pytest.raises(hpccoll.MismatchError) as caught:
+                operation(comm, *arguments)
+            for word in (field, *words):
+                assert word in str(caught.value)
+            if world.size > 2:
+                assert caught.value.suspects == (odd,)
+        allreduce(comm)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_one_rank_in_another_collective_is_named(world, communicator, name):
+    others = [other for other in OPERATIONS if other != name]
+    odd = world.size - 1
+    for comm in each(world, communicator):
+        for other in others:
+            with pytest.raises(hpccoll.MismatchError) as caught:
+                OPERATIONS[other if world.rank == odd else name](comm, "f8", 5, MPI.SUM)
+            for word in ("collective", f"{name} on rank", f"{other} on rank {odd}"):
+                assert word in str(caught.value)
+        allreduce(comm)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("name", ["reduce", "broadcast", "gather", "scatter"])
+def test_different_roots_in_every_collective(world, communicator, name):
+    for comm in each(world, communicator):
+        for count in (3, 4000):
+            root = 0 if world.rank == 0 else 1
+            many, one = np.ones(count * comm.size), np.ones(count)
+            call = {
+                "reduce": lambda: comm.Reduce(one, np.empty_like(one), root=root),  # noqa: B023  called in this turn
+                "broadcast": lambda: comm.Bcast(one, root=root),  # noqa: B023
+                "gather": lambda: comm.Gather(one, many, root=root),  # noqa: B023
+                "scatter": lambda: comm.Scatter(many, one, root=root),  # noqa: B023
+            }[name]
+            with pytest.raises(hpccoll.MismatchError, match="root: 0 on rank"):
+                call()
+        allreduce(comm)
+
+
 @pytest.mark.ranks(3)
 def test_different_plans(world, communicator):
     for comm in each(world, communicator):

@@ -10,7 +10,20 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.support.layouts import LAYOUTS
-from tests.support.oracle import BOOL, COLLECTIVES, NUMBERS, REDUCTIONS, Job, operators, perform
+from tests.support.oracle import (
+    BLOCKED,
+    BOOL,
+    COLLECTIVES,
+    NUMBERS,
+    ORDERS,
+    RAGGED,
+    REDUCTIONS,
+    Attempt,
+    Job,
+    Ragged,
+    operators,
+    perform,
+)
 from tests.support.places import PLACES
 
 OPERATORS = {
@@ -106,8 +119,7 @@ def jobs(draw):
     collective = draw(st.sampled_from(COLLECTIVES))
     dtype = draw(st.sampled_from((*NUMBERS, BOOL)))
     # Blocks of ranks lie along the memory of a Fortran-ordered array.
-    blocked = collective in ("allgather", "reduce_scatter")
-    places = sorted(set(PLACES) - ({"transposed"} if blocked else set()))
+    places = sorted(set(PLACES) - ({"transposed"} if collective in BLOCKED else set()))
     job = Job(
         collective,
         draw(st.integers(0, 700)),
@@ -135,3 +147,60 @@ def test_any_collective_is_numpys(communicator, call, layout, plan, sizes):
     plans = comm.algorithms(job.collective)
     with comm.forced(plans[plan % len(plans)]):
         perform(comm, job, place)
+
+
+@st.composite
+def ragged(draw):
+    """One call with counts, the same on all ranks."""
+    size = MPI.COMM_WORLD.size
+    collective = draw(st.sampled_from(RAGGED))
+    blocks = size * size if collective.startswith("alltoall") else size
+    counts = draw(st.lists(st.sampled_from([0, 1, 2, 5, 90, 700]), min_size=blocks, max_size=blocks))
+    dtype = draw(st.sampled_from((*NUMBERS, BOOL)))
+    in_place = draw(st.booleans())
+    if in_place and collective.startswith("alltoall"):
+        # A rank gives to each as much as it takes from it.
+        counts = [counts[min(i, j) * size + max(i, j)] for i in range(size) for j in range(size)]
+    return Ragged(
+        collective,
+        tuple(counts),
+        dtype if collective != "alltoallw" else np.dtype(draw(st.sampled_from(["i1", "f4", "f8", "c16"]))),
+        draw(st.sampled_from(operators(dtype))) if collective == "reduce_scatter" else "SUM",
+        draw(st.integers(0, size - 1)),
+        in_place,
+        draw(st.integers(0, 2**16)),
+        draw(st.sampled_from(ORDERS)),
+    )
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@settings(max_examples=60, deadline=None)
+@given(job=ragged(), layout=st.integers(0, 99), plan=st.integers(0, 99), sizes=st.sampled_from(SIZES))
+def test_any_ragged_call_is_numpys(communicator, job, layout, plan, sizes):
+    layouts = LAYOUTS[MPI.COMM_WORLD.size]
+    comm: hpccoll.Communicator = communicator(layout=layouts[layout % len(layouts)], timeout_s=20, **sizes)
+    plans = comm.algorithms(job.plans)
+    with comm.forced(plans[plan % len(plans)]):
+        perform(comm, job)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@settings(max_examples=15, deadline=None)
+@given(
+    calls_made=st.lists(
+        st.one_of(jobs(), ragged().map(lambda job: (job, PLACES["in_line"]))), min_size=2, max_size=8
+    ),
+    order=st.integers(0, 999),
+    layout=st.integers(0, 99),
+    sizes=st.sampled_from(SIZES),
+)
+def test_any_calls_in_flight_together_are_numpys(communicator, calls_made, order, layout, sizes):
+    """Started in one order, waited for in another on every rank."""
+    layouts = LAYOUTS[MPI.COMM_WORLD.size]
+    comm: hpccoll.Communicator = communicator(layout=layouts[layout % len(layouts)], timeout_s=20, **sizes)
+    attempts = [Attempt(comm, job, place) for job, place in calls_made]
+    pairs = [(attempt, attempt.start()) for attempt in attempts]
+    np.random.default_rng([order, comm.rank]).shuffle(pairs)
+    for attempt, request in pairs:
+        request.Wait()
+        attempt.check()

@@ -6,12 +6,16 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpccoll.plans.catalogue import RECIPES, make_plan
-from hpccoll.plans.collective import ROOTED, Collective
-from hpccoll.plans.flat import ONE_SHOT, one_step
-from hpccoll.plans.steps import NATIVE, Plan
+from hpccoll.plans.collective import LOCALLY_RAGGED, ROOTED, Collective
+from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.steps import Plan
 from hpccoll.topology.layout import Layout
 
-COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
+COLLECTIVES = (
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "scan",
+    "exscan",
+)  # fmt: skip
+RAGGED = ("allgather", "reduce_scatter", "gather", "scatter", "alltoall")
 SEGMENT = 2  # elements: short, so that few elements make several messages
 
 
@@ -51,7 +55,7 @@ def plans(
         if recipe.name == ONE_SHOT or not recipe.exists(layout):
             continue
         for count in counts:
-            for root in roots if collective in ROOTED else (0,):
+            for root in dict.fromkeys(roots) if collective in ROOTED else (0,):
                 call = Collective(collective, layout.size, count, root)
                 for between in recipe.between or (None,):
                     for parts in chunks if recipe.chunked and count > 1 else (1,):
@@ -60,13 +64,32 @@ def plans(
                         )
 
 
-def rooted_block_plans(layout: Layout, count: int) -> Iterator[Plan]:
-    """Gather and scatter, which no recipe has as collectives but two-level plans use as steps."""
-    for collective in ("gather", "scatter"):
-        for root in range(layout.size):
-            call = Collective(collective, layout.size, count, root)
-            for algorithm in ("direct", NATIVE):
-                yield Plan(algorithm, call, layout, one_step(call, layout, algorithm), SEGMENT)
+def ragged(
+    collective: str, size: int, chance: random.Random, root: int = 0, lengths: Sequence[int] = (0, 1, 3, 4)
+) -> Collective:
+    """A call with blocks of unequal lengths, of which everything is known."""
+    rows = [tuple(chance.choice(lengths) for _ in range(size)) for _ in range(size)]
+    if collective == "alltoall":
+        return Collective(collective, size, 0, gives=dict(enumerate(rows)))
+    return Collective(collective, size, 0, root if collective in ROOTED else 0, rows[0])
+
+
+def ragged_plans(
+    collective: str,
+    layout: Layout,
+    chance: random.Random,
+    root: int = 0,
+    lengths: Sequence[int] = (0, 1, 3, 4),
+) -> Iterator[Plan]:
+    """Every recipe on blocks of unequal lengths, some of them empty."""
+    call = ragged(collective, layout.size, chance, root, lengths)
+    for recipe in RECIPES[collective]:
+        if recipe.name == ONE_SHOT or not recipe.exists(layout):
+            continue
+        if recipe.name == "flat" and layout.node_count > 1 and collective in LOCALLY_RAGGED:
+            continue  # MPI's own call is told its own counts only, which no program says
+        for between in recipe.between or (None,):
+            yield make_plan(recipe.name, call, layout, segment=SEGMENT, between=between)
 
 
 def random_plan(chance: random.Random, most_ranks: int, counts: Sequence[int]) -> Plan:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from hpccoll.plans.collective import Collective
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.program import GroupCall
-from hpccoll.plans.spans import Region, length
+from hpccoll.plans.spans import Region, Span, length
 from hpccoll.plans.steps import Plan
 from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.transports.base import Array, Combine, GroupTransport
@@ -45,33 +44,63 @@ class Outcome:
     inputs: list[Array]
 
 
-def taken(one: Region, elements: Array) -> Array:
-    """The elements of a region, one after the other."""
-    return np.concatenate([elements[span.start : span.stop] for span in one] or [elements[:0]])
-
-
 def contributions(collective: Collective, chance: np.random.Generator, dtype: Any) -> list[Array]:
-    """For every rank, all elements of the index space; ranks that give only some use only those."""
-    values = chance.integers(-50, 50, (collective.size, collective.elements))
-    return list(values.astype(dtype))
+    """The send buffer of every rank."""
+    lengths = [length(collective.input(rank)) for rank in range(collective.size)]
+    return [chance.integers(-50, 50, count).astype(dtype) for count in lengths]
+
+
+def maps(collective: Collective, chance: np.random.Generator) -> list[Array]:
+    """Send buffers for `compose`, whose results are exact."""
+    given = contributions(collective, chance, np.float64)
+    return [chance.choice([-1.0, 2.0, 3.0], shift.size) + 1j * shift for shift in given]
 
 
 def expected(collective: Collective, given: Sequence[Array], combine: Combine = add) -> list[Array]:
-    """What each rank must get."""
-    if collective.reduces:
-        whole = reduce(lambda left, right: _combined(left, right, combine), given)
-    else:
-        whole = given[0].copy()
-        for rank, elements in enumerate(given):
-            for span in collective.input(rank):
-                whole[span.start : span.stop] = elements[span.start : span.stop]
-    return [taken(collective.output(rank), whole) for rank in range(collective.size)]
+    """What each rank must get, said without the index space of plans."""
+    size, root, nothing = collective.size, collective.root, given[0][:0]
+    ranks = range(size)
+    match collective.name:
+        case "allreduce":
+            return [folded(given, combine)] * size
+        case "reduce":
+            return [folded(given, combine) if rank == root else nothing for rank in ranks]
+        case "reduce_scatter":
+            return cut(folded(given, combine), block_lengths(collective))
+        case "scan":
+            return [folded(given[: rank + 1], combine) for rank in ranks]
+        case "exscan":
+            return [nothing, *(folded(given[:rank], combine) for rank in ranks[1:])]
+        case "broadcast":
+            return [given[root]] * size
+        case "allgather":
+            return [np.concatenate(given)] * size
+        case "gather":
+            return [np.concatenate(given) if rank == root else nothing for rank in ranks]
+        case "scatter":
+            return cut(given[root], block_lengths(collective))
+    rows = [cut(given[rank], block_lengths(collective, rank)) for rank in ranks]
+    return [np.concatenate([row[rank] for row in rows]) for rank in ranks]
 
 
-def _combined(left: Array, right: Array, combine: Combine) -> Array:
-    target = np.empty_like(left)
-    combine(left, right, target)
-    return target
+def folded(given: Sequence[Array], combine: Combine) -> Array:
+    """The operands combined one after the other."""
+    total = given[0].copy()
+    for right in given[1:]:
+        combine(total.copy(), right, total)
+    return total
+
+
+def block_lengths(collective: Collective, source: int = 0) -> list[int]:
+    """The length of every rank's block; in an all-to-all of those that one rank has."""
+    if collective.name == "alltoall" and collective.ragged:
+        return list(collective.gives[source])
+    return list(collective.counts or [collective.count] * collective.size)
+
+
+def cut(elements: Array, lengths: Sequence[int]) -> list[Array]:
+    """Consecutive pieces."""
+    return np.split(elements, np.cumsum(lengths)[:-1])
 
 
 def execute(
@@ -109,11 +138,16 @@ def _memory(collective: Collective, rank: int, elements: Array, in_place: bool) 
     given, wanted = collective.input(rank), collective.output(rank)
     target = np.full(length(wanted), UNTOUCHED, elements.dtype)
     if not (in_place and collective.name in IN_PLACE and given and wanted):
-        return taken(given, elements), target
-    begin = given[0].start - wanted[0].start
-    source = target[begin : begin + length(given)]
-    source[...] = taken(given, elements)
+        return elements.copy(), target
+    begin = sum(span.length for span in split_before(wanted, given[0].start))
+    source = target[begin : begin + elements.size]
+    source[...] = elements
     return source, target
+
+
+def split_before(one: Region, element: int) -> Region:
+    """What a region has before an element."""
+    return tuple(Span(span.start, min(span.stop, element)) for span in one if span.start < element)
 
 
 class _Groups:

@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from hpccoll.plans.catalogue import RECIPES, make_plan
-from hpccoll.plans.collective import BLOCKED, Collective
+from hpccoll.plans.catalogue import names
+from hpccoll.plans.collective import BLOCKED
+from hpccoll.plans.steps import Order
 from hpccoll.plans.verify import verify
 from hpccoll.topology.layout import Layout
 from tests.plans.cases import (
     COLLECTIVES,
-    SEGMENT,
     all_layouts,
     plans,
+    ragged_plans,
     random_plan,
-    rooted_block_plans,
     text_of,
 )
 
@@ -40,7 +40,7 @@ def test_every_plan_on_every_layout(collective: str, size: int) -> None:
     seen = 0
     for layout in all_layouts(size):
         for plan in plans(collective, layout, counts, roots):
-            key = (plan.collective, plan.steps, plan.ordered)
+            key = (plan.collective, plan.steps, plan.order)
             if key not in proofs:
                 proofs[key] = verify(plan)
             assert proofs[key] == [], text_of(plan)
@@ -56,31 +56,29 @@ def test_random_layouts_of_many_ranks(seed: int) -> None:
         assert verify(plan) == [], text_of(plan)
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter", "gather", "scatter", "alltoall"])
 def test_unequal_blocks(collective: str) -> None:
     chance = random.Random(collective)
     for size in (2, 3, 4, 5):
         for layout in all_layouts(size):
-            counts = tuple(chance.choice([0, 1, 3, 4]) for _ in range(size))
-            call = Collective(collective, size, max(counts), counts=counts)
-            for recipe in RECIPES[collective]:
-                if recipe.exists(layout):
-                    plan = make_plan(recipe.name, call, layout, segment=SEGMENT)
-                    assert verify(plan) == [], text_of(plan)
-
-
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_gather_and_scatter(count: int) -> None:
-    for text in ("1", "2", "5", "2+1"):
-        for plan in rooted_block_plans(Layout.parse(text), count):
-            assert verify(plan) == [], text_of(plan)
+            for plan in ragged_plans(collective, layout, chance, chance.randrange(size)):
+                assert verify(plan) == [], text_of(plan)
 
 
 @pytest.mark.parametrize("text", ["2+2", "3+1", "cyclic:2+2", "1+3+2"])
 def test_a_plan_that_promises_rank_order_is_proved_in_that_order(text: str) -> None:
     layout = Layout.parse(text)
-    promised = {plan.name for plan in plans("allreduce", layout, (7,)) if plan.ordered}
+    promised = {plan.name for plan in plans("allreduce", layout, (7,)) if plan.order >= Order.RANKS}
     if layout.is_contiguous:
-        assert {"flat", "recursive_doubling", "reduce_ring_broadcast"} <= promised
+        assert promised == {"recursive_doubling", "fold", "reduce_ring_broadcast", "scatter_rail_gather"} & {
+            *names("allreduce", layout)
+        }
     else:
-        assert not promised
+        assert promised == {"recursive_doubling", "fold"}
+
+
+def test_plans_that_fold_are_there_for_every_reduction() -> None:
+    for layout in all_layouts(4):
+        for collective in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan"):
+            folded = {plan.name for plan in plans(collective, layout, (7,)) if plan.order is Order.FOLD}
+            assert ("linear" if "scan" in collective else "fold") in folded, f"{collective} on {layout}"

@@ -15,7 +15,7 @@ from hpccoll.plans.lower import lower
 from hpccoll.plans.program import Receive, Send
 from hpccoll.plans.steps import NATIVE, Plan
 from hpccoll.topology.layout import Layout
-from tests.plans.cases import COLLECTIVES, all_layouts, plans, random_plan, rooted_block_plans, text_of
+from tests.plans.cases import COLLECTIVES, RAGGED, all_layouts, plans, ragged_plans, random_plan, text_of
 
 Pairs = Counter[tuple[int, int, int]]  # step, from rank, to rank: elements
 ITEMSIZE = 8
@@ -67,10 +67,14 @@ def test_every_plan_on_every_layout(collective: str, size: int) -> None:
             check(plan)
 
 
-@pytest.mark.parametrize("text", ["2", "5", "2+1", "cyclic:2+2"])
-def test_gather_and_scatter(text: str) -> None:
-    for plan in rooted_block_plans(Layout.parse(text), 5):
-        check(plan)
+@pytest.mark.parametrize("collective", [one for one in RAGGED if one != "alltoall"])
+def test_blocks_of_unequal_lengths(collective: str) -> None:
+    """Not of an all-to-all, which is priced as if its blocks were equal: no rank knows all of them."""
+    chance = random.Random(collective)
+    for size in (2, 3, 4, 5):
+        for layout in all_layouts(size):
+            for plan in ragged_plans(collective, layout, chance, chance.randrange(size)):
+                check(plan)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,6 +7,7 @@ import argparse
 import pytest
 
 from hpccoll.cli.bench.flags import REFUSED, configure
+from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import Options, read
 from hpccoll.errors import UsageError
 
@@ -61,8 +62,8 @@ def test_steps_add() -> None:
 
 def test_all_types_operators_and_roots() -> None:
     options = parsed("-d all -o all -r all")
-    assert len(options.datatypes) == 14
-    assert options.redops == ("sum", "prod", "max", "min", "avg")
+    assert len(options.datatypes) == 16
+    assert options.redops == ("sum", "prod", "max", "min", "avg", "mulsum")
     assert options.all_roots(3) == (-1,)
     assert parsed("-r all", operation="reduce").all_roots(3) == (0, 1, 2)
 
@@ -70,6 +71,7 @@ def test_all_types_operators_and_roots() -> None:
 def test_numpy_names_of_types_are_taken() -> None:
     assert parsed("-d float32").datatypes == ("float",)
     assert parsed("-d float16").datatypes == ("half",)
+    assert parsed("-d float8_e4m3fn").datatypes == parsed("-d f8e4m3").datatypes == ("f8e4m3",)
 
 
 @pytest.mark.parametrize("flags", REFUSED)
@@ -100,14 +102,14 @@ def test_flags_without_meaning_are_refused_with_the_reason(flags: tuple[str, str
         ("-T 0", "-T/--timeout is '0': must be a number above 0"),
         ("-T nan", "-T/--timeout is 'nan'"),
         ("-T inf", "-T/--timeout is 'inf'"),
-        ("-o mulsum", "-o/--op is 'mulsum': NCCL has it, hpccoll has not"),
         ("-o mean", "-o/--op is 'mean': must be one of sum, prod"),
-        ("-d f8e4m3", "-d/--datatype is 'f8e4m3': NCCL has it, hpccoll has not"),
         ("-d quad", "-d/--datatype is 'quad': must be one of int8"),
         ("-r first", "-r/--root is 'first'"),
         ("-K 1", "-K 1 is about the spread"),
         ("-I 1 -n 5 -K 5", "-K/--per_iter_skip is '5': must be a whole number, 0 to 4"),
         ("--compare --algorithm ring", "give one of them"),
+        ("--nonblocking --persistent", "--nonblocking and --persistent: give one of them"),
+        ("--reproducible --algorithm mpi", "MPI has no such mode"),
         ("-N 0 --json x", "-N 0 never ends"),
         ("--link-gbs -1", "--link-gbs is '-1'"),
     ],
@@ -116,6 +118,26 @@ def test_wrong_values_are_named(arguments: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parsed(arguments)
     assert message in str(caught.value)
+
+
+def test_ways_to_call() -> None:
+    assert (parsed().mode, parsed().reproducible) == (Mode.BLOCKING, False)
+    assert parsed("--nonblocking --compare").mode is Mode.NONBLOCKING
+    both = parsed("--persistent --reproducible --compare")
+    assert (both.mode, both.reproducible, both.compare) == (Mode.PERSISTENT, True, True)
+
+
+def test_names_of_methods() -> None:
+    for name in ("Allreduce", "Bcast", "Reduce_scatter_block", "Alltoallw", "Barrier"):
+        assert Mode.BLOCKING.method(name) == name
+        assert Mode.NONBLOCKING.method(name) == "I" + name.lower()
+        assert Mode.PERSISTENT.method(name) == name + "_init"
+
+
+@pytest.mark.parametrize("operation", ["allgather", "alltoallv", "barrier"])
+def test_only_arithmetic_has_a_reproducible_mode(operation: str) -> None:
+    with pytest.raises(UsageError, match=f"--reproducible: {operation} does no arithmetic"):
+        parsed("--reproducible", operation=operation)
 
 
 def test_a_root_that_is_no_rank_is_refused() -> None:

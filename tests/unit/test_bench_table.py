@@ -14,7 +14,7 @@ from hpccoll.cli.bench.flags import configure
 from hpccoll.cli.bench.operations import OPERATIONS
 from hpccoll.cli.bench.options import Options, read
 from hpccoll.cli.bench.report import document
-from hpccoll.cli.bench.results import Case, Crossing, Half, Outcome, Row
+from hpccoll.cli.bench.results import Case, Crossing, Half, Outcome, Price, Row, priced
 from hpccoll.cli.bench.table import column_lines, footer_lines, number, row_line, title_lines
 from hpccoll.cli.bench.timing import spread_of, time_block
 
@@ -118,6 +118,66 @@ def test_levels_are_bytes_over_time_and_never_invented() -> None:
     assert unknown == f"{ROW}           n/a           n/a     n/a     n/a  mpi"
     inside = row_line(replace(SAMPLE, crossing=Crossing(8, 0)), options("--link-gbs 50"), NOW)
     assert inside == f"{ROW}             8             0     n/a     n/a  {PLAN}"
+
+
+SLOWER = replace(
+    SAMPLE,
+    out_of_place=Half(45.18, 0.0, 20.0, 40.0, 0),
+    in_place=Half(60.10, 0.0, 15.0, 30.0, 0),
+    algorithm="ring",
+    plan="ring",
+    reproducible=True,
+)
+
+
+def test_the_price_is_over_what_the_default_mode_chooses() -> None:
+    other = replace(SAMPLE, out_of_place=Half(1.0, 0.0, 1.0, 1.0, 0), selected=False)
+    plain = replace(other, algorithm="mpi", plan="mpi", crossing=None)
+    rows = priced([other, SAMPLE, SLOWER, plain])
+    assert rows[:2] == [other, SAMPLE]
+    assert rows[3] == plain
+    assert rows[2].price == Price(pytest.approx(1.5), pytest.approx(2.0))
+    assert priced([SAMPLE]) == [SAMPLE]
+    alone = priced([other, SLOWER])[1]
+    assert alone.price == Price(pytest.approx(45.18), pytest.approx(2.0))
+    assert outcome(rows=rows).price() == pytest.approx(3**0.5)
+    assert outcome(rows=[SAMPLE]).price() is None
+
+
+def test_prices_have_columns_and_a_mean() -> None:
+    chosen = options("--reproducible --compare")
+    header = list(column_lines(chosen))
+    first, second = (row_line(row, chosen, NOW) for row in priced([SAMPLE, SLOWER]))
+    assert first == f"{ROW}        -        -  {PLAN} *"
+    assert second.endswith("       0     1.50     2.00  ring, reproducible *")
+    assert header[2].endswith("#wrong    price    price  algorithm")
+    assert header[2].index("price") + 5 == second.index("1.50") + 4
+    lines = list(footer_lines(outcome(rows=priced([SAMPLE, SLOWER])), chosen, ["ring, reproducible"], None))
+    assert "#   ring, reproducible : 35" in lines
+    assert "# Reproducible price   : 1.73 times default (geometric mean)" in lines
+
+
+def test_json_has_mode_and_prices() -> None:
+    text = written(outcome(rows=priced([SAMPLE, SLOWER])), options("--reproducible --persistent"))
+    assert text["mode"] == "persistent"
+    assert [one["reproducible"] for one in text["results"]] == [False, True]
+    assert text["results"][0]["price"] is None
+    assert text["results"][1]["price"] == pytest.approx({"out_of_place": 1.5, "in_place": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "line"),
+    [
+        ("broadcast", "--nonblocking", "# Nonblocking: Ibcast and Wait are timed"),
+        ("gatherv", "--persistent", "# Persistent: Gatherv_init once; Start and Wait are timed"),
+        ("scan", "--reproducible", "# Reproducible: price is its time over that of the default mode"),
+        ("reduce_scatterv", "", "# Ragged: block of rank r: (r + 1) % 3 times count; size: the longest"),
+        ("alltoallw", "", "# Ragged: block of rank r for rank q: (r + q + 1) % 3 times count; size:"),
+    ],
+)
+def test_the_title_says_what_is_called(operation: str, arguments: str, line: str) -> None:
+    lines = list(title_lines(options(arguments, operation), FACTS))
+    assert [one for one in lines if one.startswith(line)]
 
 
 @pytest.mark.parametrize(

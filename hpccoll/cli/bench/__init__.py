@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
+from typing import Any
 
 from hpccoll.cli.bench.flags import configure
 from hpccoll.cli.bench.options import read
@@ -33,10 +35,12 @@ def run(args: argparse.Namespace) -> int:
         options = read(args)
         check_writable(world, options.json)
         sweep = Sweep(world, options, sys.stderr if options.json == "-" else sys.stdout)
-        settings = {"layout": options.layout, "timeout_s": options.timeout_s}
+        settings: dict[str, Any] = {"layout": options.layout, "timeout_s": options.timeout_s}
+        modes = [{"reproducible": False}, {"reproducible": True}] if options.reproducible else [{}]
         try:
-            with hpccoll.Communicator(world, **settings) as comm:
-                sweep.measure(comm)
+            with ExitStack() as stack:
+                comms = [hpccoll.Communicator(world, **settings, **mode) for mode in modes]
+                sweep.measure(*(stack.enter_context(comm) for comm in comms))
         except hpccoll.UsageError:
             raise
         except hpccoll.HpccollError as error:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.cli.bench.elements import dtype_of
-from hpccoll.cli.bench.operations import Place
+from hpccoll.cli.bench.elements import dtype_of, mulsum_factor
+from hpccoll.cli.bench.modes import Mode, bound
+from hpccoll.cli.bench.options import PLAIN
+from hpccoll.cli.bench.places import Blocks, Place
 from hpccoll.cli.bench.results import Case, Crossing
 from hpccoll.errors import UsageError
-from hpccoll.ops import AVG, Operator
+from hpccoll.ops import AVG, Operator, scaled_sum
 
-PLAIN = "mpi"
 _MPI_OPERATORS = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -32,80 +35,117 @@ class Taken:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way.  `algorithm` is a plan's name, "mpi", or None for selection."""
+    """One way.  `algorithm` is a plan's name, "mpi", or None for selection; `reproducible` is of `comm`."""
 
     comm: Any
     algorithm: str | None = None
+    mode: Mode = Mode.BLOCKING
+    reproducible: bool = False
 
     def inside(self) -> AbstractContextManager[Any]:
         """Calls made inside it go this way."""
-        if self.algorithm is None or self.algorithm == PLAIN:
+        if self.algorithm is None or self.is_plain:
             return nullcontext()
         forced: AbstractContextManager[Any] = self.comm.forced(self.algorithm)
         return forced
 
-    def call(self, case: Case, place: Place, buffers: tuple[Any, ...], out: Any) -> Callable[[], None]:
-        """The call, ready to be made.  `buffers`: its positional arguments; `out`: this rank's result."""
+    @contextmanager
+    def bound(
+        self, case: Case, place: Place, arguments: tuple[Any, ...], out: Any
+    ) -> Iterator[Callable[[], None]]:
+        """The call, ready to be made.  `arguments`: its positional ones; `out`: this rank's result."""
+        # MPI does not know every type: what is only moved goes there as bytes.
+        as_bytes = self.is_plain and case.redop is None
+        specs = tuple(_specification(one, case.operation.method, as_bytes) for one in arguments)
         options: dict[str, Any] = {"root": case.root} if case.operation.rooted else {}
-        if self.algorithm == PLAIN:
-            return _plain_call(self.comm, case, place, buffers, out, options)
         if case.redop is not None:
-            options["op"] = operator_of(case.redop)
-        return partial(getattr(self.comm, case.operation.method), *buffers, **options)
+            rule = operator_of(case.redop, place.rank)
+            options["op"] = _MPI_OPERATORS.get(case.redop, MPI.SUM) if self.is_plain else rule
+        with ExitStack() as stack:
+            with self.inside():
+                call = stack.enter_context(bound(self.mode, self.comm, case.operation.method, specs, options))
+            gets = any(piece.ranks for piece in case.operation.result(place))
+            divides = self.is_plain and case.redop == "avg" and gets
+            yield partial(_call_and_divide, call, out, place.size) if divides else call
 
-    def taken(self, case: Case) -> Taken:
-        """What carries the case out."""
-        if self.algorithm == PLAIN:
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is MPI's own call."""
+        return self.algorithm == PLAIN
+
+    def tally(self) -> Counter[str]:
+        """How many calls each plan has carried out so far."""
+        plans: Counter[str] = Counter()
+        for (_, plan), calls in () if self.is_plain else self.comm.tally().items():
+            plans[plan] += calls
+        return plans
+
+    def expected(self, case: Case) -> Taken:
+        """What should carry the case out, as the communicator explains it: a ragged one with equal blocks."""
+        if self.is_plain:
             return Taken(PLAIN, PLAIN, None)
         with self.inside():
             best = self._explained(case).candidates[0]
         cost = best.cost
         return Taken(best.name, best.plan, Crossing(cost.bytes_inside_node, cost.bytes_between_nodes))
 
+    def taken(self, case: Case, ran: Counter[str]) -> Taken:
+        """What did carry it out; `ran` counts the calls of each plan."""
+        expected = self.expected(case)
+        name = "+".join(sorted(ran)) or expected.name
+        if name != expected.name:
+            return Taken(name, name, None)
+        return replace(expected, crossing=None) if case.operation.ragged else expected
+
     def _explained(self, case: Case) -> Any:
         options: dict[str, Any] = {} if case.redop is None else {"op": operator_of(case.redop)}
         if case.operation.sized:
             options["dtype"] = dtype_of(case.datatype)
-        return self.comm.explain(case.operation.name, case.nbytes, root=max(0, case.root), **options)
+        return self.comm.explain(case.operation.explained_as, case.nbytes, root=max(0, case.root), **options)
 
 
-def operator_of(redop: str) -> MPI.Op | Operator:
-    """The operator of a name in the table."""
+def operator_of(redop: str, rank: int = 0) -> MPI.Op | Operator:
+    """The operator of a name in the table; that of a mulsum is each rank's own."""
+    if redop == "mulsum":
+        return scaled_sum(mulsum_factor(rank))
     return AVG if redop == "avg" else _MPI_OPERATORS[redop]
 
 
-def check_plain(case: Case) -> None:
-    """Raises UsageError when MPI has no such reduction, as for bfloat16."""
+def check_plain(case: Case, mode: Mode) -> None:
+    """Raises UsageError when MPI has no such reduction, as for bfloat16, or no persistent collectives."""
+    if mode is Mode.PERSISTENT:
+        try:
+            MPI.COMM_SELF.Barrier_init().Free()
+        except (NotImplementedError, MPI.Exception):
+            raise UsageError("this MPI has no persistent collectives") from None
     if case.redop is None:
         return
     one = np.ones(1, dtype_of(case.datatype))
     try:
-        MPI.COMM_SELF.Allreduce(one, np.empty_like(one), _MPI_OPERATORS.get(case.redop, MPI.SUM))
+        op = MPI.SUM if case.redop == "avg" else _MPI_OPERATORS[case.redop]
+        MPI.COMM_SELF.Allreduce(one, np.empty_like(one), op)
     except (MPI.Exception, BufferError, KeyError, TypeError, ValueError):
         raise UsageError(f"MPI has no {case.redop} of {case.datatype}") from None
 
 
-def _plain_call(
-    comm: MPI.Intracomm,
-    case: Case,
-    place: Place,
-    buffers: tuple[Any, ...],
-    out: Any,
-    options: dict[str, Any],
-) -> Callable[[], None]:
-    method = getattr(comm, case.operation.method)
-    if case.redop is None:
-        # Moved as bytes: MPI does not know every type.
-        return partial(method, *(_as_bytes(buffer) for buffer in buffers), **options)
-    options["op"] = _MPI_OPERATORS.get(case.redop, MPI.SUM)
-    call = partial(method, *buffers, **options)
-    if case.redop != "avg" or not case.operation.result(place):
-        return call
-    return partial(_call_and_divide, call, out, place.size)
+def _specification(argument: Any, method: str, as_bytes: bool) -> Any:
+    """An argument as mpi4py takes it."""
+    if isinstance(argument, Blocks):
+        return _ragged_specification(argument, method, as_bytes)
+    if as_bytes and isinstance(argument, np.ndarray):
+        return [argument.view(np.uint8), MPI.BYTE]
+    return argument
 
 
-def _as_bytes(buffer: Any) -> Any:
-    return [buffer.view(np.uint8), MPI.BYTE] if isinstance(buffer, np.ndarray) else buffer
+def _ragged_specification(blocks: Blocks, method: str, as_bytes: bool) -> list[Any]:
+    if method != "Alltoallw" and not as_bytes:
+        return [blocks.array, list(blocks.counts)]
+    nbytes = [count * blocks.array.itemsize for count in blocks.counts]
+    array = blocks.array.view(np.uint8)
+    if method != "Alltoallw":
+        return [array, nbytes, MPI.BYTE]
+    starts = list(accumulate(nbytes, initial=0))[:-1]
+    return [array, (nbytes, starts), [MPI.BYTE] * len(nbytes)]
 
 
 def _call_and_divide(call: Callable[[], None], out: Any, ranks: int) -> None:

@@ -20,13 +20,14 @@ DATATYPES: dict[str, str] = {
     "float": "float32",
     "double": "float64",
     "bfloat16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
     "int16": "int16",
     "uint16": "uint16",
     "complex64": "complex64",
     "complex128": "complex128",
 }
-REDOPS = ("sum", "prod", "max", "min", "avg")
-_NOT_HERE = {"f8e4m3", "f8e5m2", "mulsum"}
+REDOPS = ("sum", "prod", "max", "min", "avg", "mulsum")
 
 
 def datatypes(text: str) -> tuple[str, ...]:
@@ -56,14 +57,18 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """The element type of a name in the table; bytes for "none"."""
     if name == "none":
         return np.dtype(np.uint8)
-    if DATATYPES[name] == "bfloat16":
+    if DATATYPES[name].startswith(("bfloat", "float8")):
         import ml_dtypes
 
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, DATATYPES[name]))
+        return found
     return np.dtype(DATATYPES[name])
 
 
+def mulsum_factor(rank: int) -> int:
+    """What a rank's elements are multiplied by in a mulsum."""
+    return 1 + rank % 2
+
+
 def _unknown(flag: str, text: str, known: tuple[str, ...]) -> str:
-    why = "NCCL has it, hpccoll has not; choose" if text in _NOT_HERE else "must be"
-    return f"{flag} is {text!r}: {why} one of {', '.join(known)}, all"
+    return f"{flag} is {text!r}: must be one of {', '.join(known)}, all"

@@ -95,6 +95,12 @@ _SHOWN: tuple[Flag, ...] = (
     ),
 )
 _COMPARE = "a row for every plan, and for MPI's own call, called in turn in one run"
+_NONBLOCKING = "the I... call and Wait, as one"
+_PERSISTENT = "the ..._init call once; what is timed is Start and Wait"
+_REPRODUCIBLE = (
+    "the price of reproducible mode: rows in default mode and in reproducible mode, called in turn, with the "
+    "ratio of their times"
+)
 _PER_LEVEL = (
     "columns with the bytes that the plan moves inside a node and that leave a node (by its cost model, the "
     "most of any node), and with the bandwidth of the latter"
@@ -105,7 +111,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `hpccoll bench`."""
     parser.add_argument("operation", metavar="OP", help=", ".join(OPERATIONS))
     _add(parser, "sizes", _SIZES)
-    _add(parser, "what is called", _WHAT).add_argument("--compare", action="store_true", help=_COMPARE)
+    called = _add(parser, "what is called", _WHAT)
+    for name, text in (
+        ("--compare", _COMPARE),
+        ("--nonblocking", _NONBLOCKING),
+        ("--persistent", _PERSISTENT),
+        ("--reproducible", _REPRODUCIBLE),
+    ):
+        called.add_argument(name, action="store_true", help=text)
     _add(parser, "how it is measured", _HOW)
     _add(parser, "what is shown", _SHOWN).add_argument("--per-level", action="store_true", help=_PER_LEVEL)
     for names in REFUSED:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
@@ -13,9 +15,9 @@ from mpi4py import MPI
 from hpccoll.cli.bench.buffers import GuardedBuffer
 from hpccoll.cli.bench.contenders import Contender
 from hpccoll.cli.bench.elements import dtype_of
-from hpccoll.cli.bench.operations import Place
 from hpccoll.cli.bench.options import Options
 from hpccoll.cli.bench.pattern import Pattern, count_wrong, fill, spoil
+from hpccoll.cli.bench.places import Blocks, Place
 from hpccoll.cli.bench.results import Case, Half, Row
 from hpccoll.cli.bench.timing import Block, spread_of, time_block
 
@@ -26,11 +28,12 @@ _REDUCTIONS = {2: MPI.MIN, 3: MPI.MAX}
 
 @dataclass(frozen=True)
 class Calls:
-    """One contender's call on this rank: `give` is what it reads, `take` where results go."""
+    """One contender's call on this rank; the times of its blocks, and how many calls each plan made."""
 
     contender: Contender
     call: Callable[[], None]
     blocks: list[Block] = field(default_factory=list)
+    ran: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Arrays:
     `takes`: results are written to `take` (not so on the root of a broadcast out of place).
     """
 
-    buffers: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     give: np.ndarray[Any, Any]
     take: np.ndarray[Any, Any]
     keeps: bool
@@ -60,31 +63,58 @@ class Measurement:
         self._iteration = count()
         self.out_of_bounds = 0  # of this rank
 
-    def rows(self, case: Case, contenders: Sequence[Contender], selected: str) -> list[Row]:
-        """A row for each contender; `selected` is the plan that selection takes."""
-        first: list[Half] = self._halves(case, contenders, in_place=False)
+    def rows(self, case: Case, contenders: Sequence[Contender]) -> list[Row]:
+        """A row for each contender."""
+        ran = [Counter[str]() for _ in contenders]
+        first: list[Half] = self._halves(case, contenders, ran, in_place=False)
         second: list[Half | None] = [None] * len(first)
         if case.operation.sized:
-            second = [*self._halves(case, contenders, in_place=True)]
-        return [
-            Row(case, out_of_place, in_place, taken.name, taken.plan, taken.name == selected, taken.crossing)
-            for out_of_place, in_place, taken in zip(
-                first, second, (one.taken(case) for one in contenders), strict=True
-            )
-        ]
+            second = [*self._halves(case, contenders, ran, in_place=True)]
+        rows = []
+        for one, plans, out_of_place, in_place in zip(contenders, ran, first, second, strict=True):
+            taken = one.taken(case, plans)
+            selected = one.algorithm is None or taken.name == self._selected(case, one)
+            plan = (taken.name, taken.plan, selected, taken.crossing)
+            rows.append(Row(case, out_of_place, in_place, *plan, one.reproducible))
+        return rows
 
-    def _halves(self, case: Case, contenders: Sequence[Contender], *, in_place: bool) -> list[Half]:
-        place = Place(self._world.rank, self._world.size, case.root, case.count)
+    def _selected(self, case: Case, one: Contender) -> str:
+        """The name of the plan that selection takes, instead of this contender."""
+        if one.is_plain:
+            return ""
+        free = Contender(one.comm)
+        if not case.operation.ragged:
+            return free.expected(case).name
+        # Which one it is depends on all lengths, which the ranks tell each other in the call.
+        place = self._place(case)
+        arrays = self._arrays(case, place, in_place=False)
+        before = free.tally()
+        with free.bound(case, place, arrays.arguments, arrays.take) as call:
+            call()
+        return free.taken(case, free.tally() - before).name
+
+    def _halves(
+        self, case: Case, contenders: Sequence[Contender], ran: Sequence[Counter[str]], *, in_place: bool
+    ) -> list[Half]:
+        """The times and wrong elements of all contenders; `ran` gets how many calls each plan made."""
+        place = self._place(case)
         arrays = self._arrays(case, place, in_place)
         out = arrays.take[: sum(piece.length for piece in case.operation.result(place))]
-        run = [Calls(one, one.call(case, place, arrays.buffers, out)) for one in contenders]
-        for calls in run:
-            with calls.contender.inside():
-                for _ in range(self._options.warmup):
-                    calls.call()
-        self._time(run)
-        self.out_of_bounds += self._overwritten()
-        return [self._half(case, calls, self._check(case, calls, arrays, place)) for calls in run]
+        with ExitStack() as open_calls:
+            run = [
+                Calls(one, open_calls.enter_context(one.bound(case, place, arrays.arguments, out)), ran=plans)
+                for one, plans in zip(contenders, ran, strict=True)
+            ]
+            for calls in run:
+                with calls.contender.inside():
+                    for _ in range(self._options.warmup):
+                        calls.call()
+            self._time(run)
+            self.out_of_bounds += self._overwritten()
+            return [self._half(case, calls, self._check(case, calls, arrays, place)) for calls in run]
+
+    def _place(self, case: Case) -> Place:
+        return case.operation.place(self._world.rank, self._world.size, case.root, case.count)
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -96,6 +126,7 @@ class Measurement:
             first, end = (options.iterations * number // rounds for number in (turn, turn + 1))
             for index in range(len(run)):
                 calls = run[(index + turn) % len(run)]
+                before = calls.contender.tally()
                 with calls.contender.inside():
                     block = time_block(
                         calls.call,
@@ -106,6 +137,7 @@ class Measurement:
                         each=options.per_iteration,
                     )
                 calls.blocks.append(block)
+                calls.ran.update(calls.contender.tally() - before)
 
     def _half(self, case: Case, calls: Calls, wrong: int | None) -> Half:
         options, blocks = self._options, calls.blocks
@@ -153,13 +185,14 @@ class Measurement:
         return int(wrong[0])
 
     def _check_once(self, case: Case, call: Callable[[], None], arrays: Arrays, place: Place) -> int:
-        dtype, length = dtype_of(case.datatype), case.operation.longest(place)
+        dtype, length = dtype_of(case.datatype), case.count * case.operation.units(place.size)
         pattern = Pattern(dtype, case.redop, place.size, next(self._iteration), length)
         results = []
         end = 0
-        for piece in case.operation.result(place) if arrays.takes and case.count else ():
-            table = pattern.expected(piece.ranks)
-            results.append((arrays.take[end : end + piece.length], table, piece.start))
+        for piece in case.operation.result(place) if arrays.takes else ():
+            if piece.ranks and piece.length:
+                table = pattern.expected(piece.ranks)
+                results.append((arrays.take[end : end + piece.length], table, piece.start))
             end += piece.length
         for part in results:
             spoil(*part)
@@ -174,15 +207,17 @@ class Measurement:
 
     def _arrays(self, case: Case, place: Place, in_place: bool) -> Arrays:
         operation, dtype, skip = case.operation, dtype_of(case.datatype), self._options.unalign
-        gives = operation.gives(place)
-        takes = sum(piece.length for piece in operation.result(place))
+        gives, pieces = operation.gives(place), operation.result(place)
+        takes = sum(piece.length for piece in pieces)
         send = self._send.view(dtype, gives, skip)
         start = operation.in_place_start(place)
         take = self._take.view(dtype, max(takes, start + gives) if in_place else takes, skip)
-        buffers = operation.form(send, take, place, MPI.IN_PLACE if in_place else None)
-        reads_send, takes_any = (any(buffer is one for buffer in buffers) for one in (send, take))
+        arguments = operation.arguments(send, take, place, MPI.IN_PLACE if in_place else None)
+        passed = [one.array if isinstance(one, Blocks) else one for one in arguments]
+        reads_send, takes_any = (any(array is one for array in passed) for one in (send, take))
         give = send if reads_send or not in_place else take[start : start + gives]
-        return Arrays(buffers, give, take, keeps=reads_send, takes=takes_any)
+        keeps = reads_send or not any(piece.ranks for piece in pieces)
+        return Arrays(arguments, give, take, keeps, takes_any)
 
     def _overwritten(self) -> int:
         return self._send.overwritten() + self._take.overwritten()

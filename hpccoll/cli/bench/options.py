@@ -10,12 +10,14 @@ from typing import Any
 
 from hpccoll.cli.bench.elements import datatypes, redops
 from hpccoll.cli.bench.flags import REFUSED
+from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.operations import Operation, operation_of
 from hpccoll.cli.sizes import parse_bytes
 from hpccoll.errors import UsageError
 
 AVERAGES = ("rank 0's", "the average of all ranks'", "the fastest rank's", "the slowest rank's")
 MIN_BW_VARIABLE = "NCCL_TESTS_MIN_BW"
+PLAIN = "mpi"
 _ALL_ROOTS = -1
 _MOST = 2**31 - 1
 
@@ -48,6 +50,8 @@ class Options:
     skip: int
     algorithm: str | None
     compare: bool
+    mode: Mode
+    reproducible: bool
     layout: str | None
     per_level: bool
     link_gbs: float | None
@@ -118,6 +122,8 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> 
         skip=_integer("-K/--per_iter_skip", args.per_iter_skip, 0, iterations - 1),
         algorithm=args.algorithm,
         compare=args.compare,
+        mode=_mode(args),
+        reproducible=args.reproducible,
         layout=args.layout,
         per_level=args.per_level or link_gbs is not None,
         link_gbs=link_gbs,
@@ -149,10 +155,24 @@ def _check_together(args: argparse.Namespace, options: Options) -> None:
         raise UsageError(f"--minbytes 0 never grows by the factor -f {options.step_factor}: use -i")
     if options.compare and options.algorithm is not None:
         raise UsageError(f"--compare and --algorithm {options.algorithm}: give one of them")
+    if options.reproducible and not options.operation.reduces:
+        raise UsageError(
+            f"--reproducible: {options.operation.name} does no arithmetic, so that it has no price"
+        )
+    if options.reproducible and options.algorithm == PLAIN:
+        raise UsageError(f"--reproducible and --algorithm {PLAIN}: MPI has no such mode")
     if options.cycles == 0 and options.json is not None:
         raise UsageError(f"-N 0 never ends, so that --json {options.json} would never be written")
     if options.skip and not options.per_iteration:
         raise UsageError(f"-K {options.skip} is about the spread of iterations: it needs -I 1")
+
+
+def _mode(args: argparse.Namespace) -> Mode:
+    if args.nonblocking and args.persistent:
+        raise UsageError("--nonblocking and --persistent: give one of them")
+    if args.nonblocking:
+        return Mode.NONBLOCKING
+    return Mode.PERSISTENT if args.persistent else Mode.BLOCKING
 
 
 def _min_bandwidth(environ: Mapping[str, str]) -> float | None:

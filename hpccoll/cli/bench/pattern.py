@@ -15,14 +15,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpccoll.cli.bench.elements import mulsum_factor
+
 Table = NDArray[Any]
 
 PERIOD = 65521
 # Largest whole number up to which sums stay exact in the type itself; other types: _WIDE_TOP.
-_TOPS = {"int8": 127, "uint8": 255, "int16": 32767, "uint16": 65535, "float16": 2048, "bfloat16": 256}
+_TOPS = {
+    "int8": 127,
+    "uint8": 255,
+    "int16": 32767,
+    "uint16": 65535,
+    "float16": 2048,
+    "bfloat16": 256,
+    "float8_e4m3fn": 16,
+    "float8_e5m2": 8,
+}
 _WIDE_TOP = 2**20
 # Largest power of two that a product may reach.
-_TWOS = {"int8": 6, "uint8": 7, "int16": 14, "uint16": 15, "float16": 10}
+_TWOS = {
+    "int8": 6,
+    "uint8": 7,
+    "int16": 14,
+    "uint16": 15,
+    "float16": 10,
+    "float8_e4m3fn": 8,
+    "float8_e5m2": 10,
+}
 _WIDE_TWOS = 20
 _COMBINE: dict[str, Callable[..., Any]] = {
     "sum": np.add,
@@ -30,6 +49,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "min": np.minimum,
     "avg": np.add,
+    "mulsum": np.add,
 }
 
 
@@ -63,17 +83,22 @@ class Pattern:
         """What comes of the elements of some ranks: one rank's as they are, several combined."""
         if self._redop is None:
             return self.given(ranks[0])
-        total = self.given(ranks[0]).astype(_exact(self._dtype))
+        total = self._exactly(ranks[0])
         for rank in ranks[1:]:
-            _COMBINE[self._redop](total, self.given(rank).astype(total.dtype), out=total)
+            _COMBINE[self._redop](total, self._exactly(rank), out=total)
         if self._redop == "avg":
-            total = _divided(total, len(ranks), self._dtype)
+            total = _divided(total, self._size, self._dtype)
         return total.astype(self._dtype)
+
+    def _exactly(self, rank: int) -> Table:
+        """The elements that a rank brings in."""
+        given = self.given(rank).astype(_exact(self._dtype))
+        return given * given.dtype.type(mulsum_factor(rank)) if self._redop == "mulsum" else given
 
     def _whole_numbers(self, chance: np.random.Generator) -> Table:
         top = _TOPS.get(self._dtype.name, _WIDE_TOP)
-        if self._redop in ("sum", "avg"):
-            top = max(1, top // self._size)
+        if self._redop in ("sum", "avg", "mulsum"):
+            top = max(1, top // (self._size * (2 if self._redop == "mulsum" else 1)))
         values = chance.integers(1, top, self._length, np.int64, endpoint=True)
         if self._dtype.kind == "u":
             return values

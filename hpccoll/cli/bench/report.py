@@ -1,8 +1,8 @@
 """The same as JSON, version 3 of nccl-tests' layout, with keys of our own beside theirs.
 
-Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `average`, and in each result
-`algorithm`, `plan`, `selected`, `per_level` and (--compare) `*_rounds_us`.  `okay` and flags are true or
-false, not words.
+Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `mode`, `average`, and in each
+result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level` and (with several contenders)
+`*_rounds_us`.  `okay` and flags are true or false, not words.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def document(
         "mpi_library": facts.mpi_library,
         "mpi4py_version": facts.mpi4py,
         "layout": facts.layout,
+        "mode": options.mode.value,
         "average": f"{options.average}: {AVERAGES[options.average]}",
         "config": _config(options, facts),
         "results": [_result(row, options) for row in outcome.rows],
@@ -112,6 +113,8 @@ def _result(row: Row, options: Options) -> dict[str, Any]:
         "algorithm": row.algorithm,
         "plan": row.plan,
         "selected": row.selected,
+        "reproducible": row.reproducible,
+        "price": None if row.price is None else asdict(row.price),
         "per_level": _per_level(row, options.link_gbs),
     }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from hpccoll.cli.bench.operations import Operation
 from hpccoll.cli.bench.timing import Spread
+
+REPRODUCIBLE = ", reproducible"
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,25 @@ class Crossing:
 
 
 @dataclass(frozen=True)
+class Price:
+    """Times of the reproducible mode over those of the default mode's choice."""
+
+    out_of_place: float | None
+    in_place: float | None
+
+    @property
+    def halves(self) -> tuple[float | None, ...]:
+        """Both."""
+        return (self.out_of_place, self.in_place)
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the table.
 
     `algorithm` is the name of the plan that was taken, `plan` says more of it; `selected`: it is the one that
-    selection takes; `crossing` is None where the plan is unknown (MPI's own call).
+    selection takes; `crossing` is None where the plan is unknown (MPI's own call); `price` is that of
+    `reproducible` rows.
     """
 
     case: Case
@@ -65,11 +82,32 @@ class Row:
     plan: str
     selected: bool
     crossing: Crossing | None
+    reproducible: bool = False
+    price: Price | None = None
 
     @property
     def halves(self) -> tuple[Half, ...]:
         """Those that were measured."""
         return tuple(half for half in (self.out_of_place, self.in_place) if half is not None)
+
+    @property
+    def contender(self) -> str:
+        """The name under which it is compared with others."""
+        return f"{self.algorithm}{REPRODUCIBLE if self.reproducible else ''}"
+
+
+def priced(rows: list[Row]) -> list[Row]:
+    """The rows of one case, the reproducible ones with their price."""
+    default = sorted((row for row in rows if not row.reproducible), key=lambda row: not row.selected)
+    return [replace(row, price=_price(row, default[0])) if row.reproducible else row for row in rows]
+
+
+def _price(row: Row, base: Row) -> Price:
+    return Price(_ratio(row.out_of_place, base.out_of_place), _ratio(row.in_place, base.in_place))
+
+
+def _ratio(half: Half | None, base: Half | None) -> float | None:
+    return half.time_us / base.time_us if half is not None and base is not None and base.time_us else None
 
 
 @dataclass
@@ -85,9 +123,16 @@ class Outcome:
         """Wrong elements of all rows."""
         return sum(half.wrong or 0 for row in self.rows for half in row.halves)
 
-    def busbw(self, algorithm: str | None = None) -> float:
-        """The average over all sizes and both halves, or those of one algorithm; 0 without any."""
-        found = [half.busbw for row in self.rows if algorithm in (None, row.algorithm) for half in row.halves]
+    def price(self) -> float | None:
+        """The geometric mean of all prices, or of those of plans that selection takes; None without."""
+        rows = [row for row in self.rows if row.price is not None]
+        prices = [row.price for row in rows if row.selected or not any(one.selected for one in rows)]
+        found = [one for price in prices if price for one in price.halves if one is not None]
+        return prod(one ** (1 / len(found)) for one in found) if found else None
+
+    def busbw(self, contender: str | None = None) -> float:
+        """The average over all sizes and both halves, or those of one contender; 0 without any."""
+        found = [half.busbw for row in self.rows if contender in (None, row.contender) for half in row.halves]
         return sum(found) / len(found) if found else 0.0
 
     def is_good(self, min_bandwidth: float | None) -> bool:

@@ -12,13 +12,13 @@ from typing import Any, TextIO
 
 from mpi4py import MPI
 
-from hpccoll.cli.bench.contenders import PLAIN, Contender, check_plain, operator_of
+from hpccoll.cli.bench.contenders import Contender, check_plain, operator_of
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.facts import RunFacts, gather_facts
 from hpccoll.cli.bench.measure import Measurement, cases
-from hpccoll.cli.bench.options import Options
+from hpccoll.cli.bench.options import PLAIN, Options
 from hpccoll.cli.bench.report import document
-from hpccoll.cli.bench.results import Case, Outcome
+from hpccoll.cli.bench.results import REPRODUCIBLE, Case, Outcome, Row, priced
 from hpccoll.cli.bench.table import (
     TIME_FORMAT,
     column_lines,
@@ -51,8 +51,10 @@ class Sweep:
         self._left_out: set[str] = set()
         self._compared: list[str] = []
 
-    def measure(self, comm: Any) -> None:
-        """Measure all cases with `comm`, printing a row as soon as it is there.  Collective.
+    def measure(self, comm: Any, reproducible: Any = None) -> None:
+        """Measure all cases with `comm`, and one in reproducible mode if given; print rows as they come.
+
+        Collective.
 
         Raises UsageError, on all ranks, for a plan, a root or a pair of operator and type that does not
         exist; HpccollError when a collective failed.
@@ -70,44 +72,70 @@ class Sweep:
         cycle = 0
         while cycle < options.cycles or options.cycles == 0:
             for case in cases(options, pairs, self._world.size, facts.max_bytes):
-                self._measure_case(measurement, comm, case)
+                contenders = self._contenders(comm, reproducible, case)
+                for row in priced(self._kept(contenders, measurement.rows(case, contenders))):
+                    self._tell(row)
             cycle += 1
         self.outcome.out_of_bounds = int(self._world.allreduce(measurement.out_of_bounds))
 
-    def _measure_case(self, measurement: Measurement, comm: Any, case: Case) -> None:
-        contenders = self._contenders(comm, case)
-        selected = Contender(comm).taken(case).name
-        for row in measurement.rows(case, contenders, selected):
-            self.outcome.rows.append(row)
-            if row.algorithm not in self._compared:
-                self._compared.append(row.algorithm)
-            self._say([row_line(row, self._options, _now())])
+    def _kept(self, contenders: Sequence[Contender], rows: Sequence[Row]) -> list[Row]:
+        """The rows without those where, as it turned out, another plan was taken than the one asked for."""
+        kept = []
+        for contender, row in zip(contenders, rows, strict=True):
+            if self._options.compare and row.algorithm != contender.algorithm:
+                self._cannot(contender, row.case)
+            else:
+                kept.append(row)
+        return kept
 
-    def _contenders(self, comm: Any, case: Case) -> list[Contender]:
+    def _tell(self, row: Row) -> None:
+        self.outcome.rows.append(row)
+        if row.contender not in self._compared:
+            self._compared.append(row.contender)
+        self._say([row_line(row, self._options, _now())])
+
+    def _contenders(self, comm: Any, reproducible: Any, case: Case) -> list[Contender]:
         if self._options.algorithm == PLAIN:
             return self._plain(case)
+        found = self._ours(case, comm)
+        if reproducible is not None:
+            found += self._ours(case, reproducible, reproducible=True)
+        return found + (self._plain(case) if self._options.compare else [])
+
+    def _ours(self, case: Case, comm: Any, *, reproducible: bool = False) -> list[Contender]:
+        """The way asked for, or all that there are."""
+        mode = self._options.mode
         if not self._options.compare:
-            return [Contender(comm, self._options.algorithm)]
+            return [Contender(comm, self._options.algorithm, mode, reproducible)]
         found = []
-        for name in comm.algorithms(case.operation.name):
-            one = Contender(comm, name)
-            if one.taken(case).name == name:
+        for name in comm.algorithms(case.operation.explained_as):
+            one = Contender(comm, name, mode, reproducible)
+            if case.operation.ragged or one.expected(case).name == name:
                 found.append(one)
             else:
-                kind = f"{case.datatype} {case.redop or ''}".strip()
-                self._leave_out(f"{name} {kind}", f"{name} cannot carry {case.nbytes} bytes of {kind}")
-        return found + self._plain(case)
+                self._cannot(one, case)
+        return found
+
+    def _cannot(self, contender: Contender, case: Case) -> None:
+        kind = f"{case.datatype} {case.redop or ''}".strip()
+        words = f"{contender.algorithm}{REPRODUCIBLE if contender.reproducible else ''}"
+        what = "unequal blocks" if case.operation.ragged else f"{case.nbytes} bytes"
+        self._leave_out(f"{words} {kind}", f"{words} cannot carry {what} of {kind}")
 
     def _plain(self, case: Case) -> list[Contender]:
-        """MPI's own call, where it knows the type; it must where it was asked for with one type."""
+        """MPI's own call, where it knows the type; it must where that one alone was asked for."""
         try:
-            check_plain(case)
+            check_plain(case, self._options.mode)
         except UsageError as error:
-            if not self._options.compare and len(self._options.datatypes) == 1:
+            if not self._options.compare and self._only_one_kind:
                 raise
             self._leave_out(f"{PLAIN} {case.redop} {case.datatype}", str(error))
             return []
-        return [Contender(self._world, PLAIN)]
+        return [Contender(self._world, PLAIN, self._options.mode)]
+
+    @property
+    def _only_one_kind(self) -> bool:
+        return len(self._options.datatypes) == len(self._options.redops) == 1
 
     def _leave_out(self, key: str, why: str) -> None:
         """Say once why there is no row."""
@@ -172,10 +200,8 @@ def _pairs(options: Options) -> list[tuple[str, str | None]]:
         return [(datatype, None) for datatype in options.datatypes]
     found: list[tuple[str, str | None]] = []
     for datatype, redop in product(options.datatypes, options.redops):
-        row = table_row(operator_of(redop))
         try:
-            if row is not None:
-                arithmetic(row, dtype_of(datatype))
+            arithmetic(table_row(operator_of(redop)), dtype_of(datatype))
             found.append((datatype, redop))
         except UsageTypeError as error:
             why = f"-o {redop} -d {datatype}: {error}"
@@ -208,7 +234,7 @@ def _write(path: str, text: str) -> str:
 
 
 def _check_algorithm(comm: Any, options: Options) -> None:
-    known = (*comm.algorithms(options.operation.name), PLAIN)
+    known = (*comm.algorithms(options.operation.explained_as), PLAIN)
     if options.algorithm is not None and options.algorithm not in known:
         raise UsageError(
             f"--algorithm is {options.algorithm!r}: on layout {comm.machine.layout} "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpccoll.cli.bench.facts import RunFacts
+from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import AVERAGES, Options
-from hpccoll.cli.bench.results import Half, Outcome, Row
+from hpccoll.cli.bench.results import REPRODUCIBLE, Half, Outcome, Row
 from hpccoll.cli.bench.timing import BARRIER_TIMED, BARRIER_UNTIMED
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -15,6 +16,7 @@ _CASE = "%12i  %12i  %8s  %6s  %6i"
 _HALF = "  %7s  %6s  %6s  %6s"
 _SPREAD = "  %7s  %7s  %7s  %7s"
 _TIMESTAMP = "%21s"
+_PRICE = "  %7s  %7s"
 _LEVELS = "  %12s  %12s  %6s  %6s"
 
 
@@ -37,6 +39,7 @@ def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
         f"step: {step[0]}({step[1]}) warmup iters: {options.warmup} iters: {options.iterations} "
         f"agg iters: {options.calls} validation: {options.check} graph: 0 unalign: {options.unalign}"
     )
+    yield from _mode_lines(options)
     yield from _blocking_lines(options)
     if options.per_iteration:
         skipped = f"; summary skips first {options.skip} iterations" if options.skip else ""
@@ -63,6 +66,20 @@ def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
         yield f"# Reducing maxBytes to {facts.max_bytes} due to memory limitation"
 
 
+def _mode_lines(options: Options) -> Iterator[str]:
+    operation = options.operation
+    method = options.mode.method(operation.method)
+    if options.mode is Mode.NONBLOCKING:
+        yield f"# Nonblocking: {method} and Wait are timed"
+    if options.mode is Mode.PERSISTENT:
+        yield f"# Persistent: {method} once; Start and Wait are timed"
+    if options.reproducible:
+        yield "# Reproducible: price is its time over that of the default mode, called in turn"
+    if operation.ragged:
+        index = "of rank r for rank q: (r + q + 1)" if operation.paired else "of rank r: (r + 1)"
+        yield f"# Ragged: block {index} % 3 times count; size: the longest buffer of any rank"
+
+
 def _blocking_lines(options: Options) -> Iterator[str]:
     if options.blocking == BARRIER_TIMED:
         yield "# Blocking Enabled: barrier after each call, inside the time"
@@ -86,6 +103,7 @@ def column_lines(options: Options) -> Iterator[str]:
         _LEADING % ("size", "count", "type", "redop", "root")
         + 2 * _heading(*names, spread)
         + (_TIMESTAMP % "timestamp" if options.timestamps else "")
+        + (_PRICE % ("price", "price") if options.reproducible else "")
         + (_LEVELS % ("in node", "out of node", "netbw", "%link") if options.per_level else "")
         + "  algorithm"
     )
@@ -93,6 +111,7 @@ def column_lines(options: Options) -> Iterator[str]:
         _LEADING % ("(B)", "(elements)", "", "", "")
         + 2 * _heading(*units, spread)
         + (_TIMESTAMP % TIME_FORMAT if options.timestamps else "")
+        + (_PRICE % ("(out)", "(in)") if options.reproducible else "")
         + (_LEVELS % ("(B)", "(B)", "(GB/s)", "(%)") if options.per_level else "")
     ).rstrip()
 
@@ -111,10 +130,13 @@ def row_line(row: Row, options: Options, now: str) -> str:
     ]
     if options.timestamps:
         parts.append(_TIMESTAMP % now)
+    if options.reproducible:
+        parts.append(_price(row))
     if options.per_level:
         parts.append(_levels(row, options.link_gbs))
+    words = f"{row.plan}{REPRODUCIBLE if row.reproducible else ''}"
     mark = " *" if options.compare and row.selected else ""
-    return "".join(parts) + f"  {row.plan}{mark}"
+    return "".join(parts) + f"  {words}{mark}"
 
 
 def _half(half: Half | None, options: Options) -> str:
@@ -127,6 +149,12 @@ def _half(half: Half | None, options: Options) -> str:
         shown = (half.spread.min_us, half.spread.max_us, half.spread.p99_us, half.spread.cv_pct)
         text += _SPREAD % tuple(number(value, 7) for value in shown)
     return text
+
+
+def _price(row: Row) -> str:
+    if row.price is None:
+        return _PRICE % ("-", "-")
+    return _PRICE % tuple("N/A" if one is None else number(one, 7) for one in row.price.halves)
 
 
 def _levels(row: Row, link_gbs: float | None) -> str:
@@ -144,7 +172,7 @@ def _levels(row: Row, link_gbs: float | None) -> str:
 def footer_lines(
     outcome: Outcome, options: Options, algorithms: Sequence[str], memory: str | None
 ) -> Iterator[str]:
-    """What comes after the rows; `algorithms` are those compared, `memory` the line of -M."""
+    """What comes after the rows; `algorithms` are the contenders compared, `memory` the line of -M."""
     bad = outcome.out_of_bounds
     yield _footer("Out of bounds values", f"{bad} {'FAILED' if bad else 'OK'}")
     if outcome.wrong:
@@ -154,6 +182,9 @@ def footer_lines(
     yield _footer("Avg bus bandwidth", f"{found:g} {verdict}")
     for name in algorithms:
         yield _footer(f"  {name}", f"{outcome.busbw(name):g}")
+    price = outcome.price()
+    if price is not None:
+        yield _footer("Reproducible price", f"{price:.3g} times default (geometric mean)")
     if memory is not None:
         yield memory
     for error in outcome.errors:

@@ -1,0 +1,289 @@
+"""What all methods of a communicator stand on: its state, made at first use, and the ways to make a call."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from operator import index
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.calls import Call, Where
+from hpccoll.config import Config, load
+from hpccoll.dtypes import check_movable
+from hpccoll.errors import HpccollError, UsageError, UsageTypeError
+from hpccoll.ops import Operator, arithmetic, operator_of
+from hpccoll.plans.catalogue import RECIPES, names
+from hpccoll.plans.collective import REDUCTIONS
+from hpccoll.plans.steps import Order
+from hpccoll.runtime.context import Context
+from hpccoll.runtime.planning import Explanation, order_of
+from hpccoll.runtime.progress import Running
+from hpccoll.runtime.request import PersistentRequest, Request
+from hpccoll.topology.machine import Machine
+from hpccoll.transports.base import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    _Intracomm = MPI.Intracomm
+else:
+    _Intracomm = object
+
+Operation = MPI.Op | Operator
+Self = TypeVar("Self", bound="Base")
+# Checks the arguments of a call; the caller's rank and the number of ranks are filled in.
+Prepare = Callable[[Where], Call]
+
+
+class Base(_Intracomm):
+    """State and life of a communicator; see `Collectives`."""
+
+    _options: Mapping[str, Any] = {}
+    _context: Context | None = None
+    _process: int | None = None
+    _closed = False
+
+    # --- what plans there are -------------------------------------------------------------------
+
+    def algorithms(self, collective: str) -> tuple[str, ...]:
+        """The names of the plans that exist for a collective on this layout.
+
+        `collective`: allreduce, reduce, broadcast, allgather, reduce_scatter, gather, scatter, alltoall,
+        scan, exscan, barrier.
+        Raises: UsageError for another name.  Collective at first use.
+        """
+        if collective not in RECIPES:
+            raise UsageError(f"no collective {collective!r}; there are {', '.join(RECIPES)}")
+        return names(collective, self._used().layout)
+
+    def explain(
+        self,
+        collective: str,
+        nbytes: int,
+        *,
+        dtype: DTypeLike = "float32",
+        op: Operation = MPI.SUM,
+        root: int = 0,
+    ) -> Explanation:
+        """Which plan a call would take and what each candidate would cost.
+
+        `nbytes`: the size as nccl-tests counts it (of all blocks for collectives with a block for each rank).
+        Raises: UsageError for an unknown collective or operator.  Collective at first use.
+        """
+        context = self._used()
+        kind = np.dtype(dtype)
+        native, itemsize, order = True, kind.itemsize, Order.ANY
+        if collective in REDUCTIONS:
+            how = arithmetic(operator_of(op), kind)
+            native, itemsize = how.mpi is not None, how.working.itemsize
+            order = order_of(how, context.config)
+        return context.planner.explain(collective, nbytes, kind.itemsize, itemsize, root, native, order)
+
+    def forced(self, algorithm: str) -> AbstractContextManager[None]:
+        """Inside `with comm.forced("ring"):` the collectives that have a plan of this name take it.
+
+        The same on all ranks.  A plan that cannot do a call (one_shot for a long message) is not taken.
+        Raises: UsageError for a name that no collective has on this layout.
+        """
+        return self._used().planner.forced(algorithm)
+
+    # --- where the ranks are --------------------------------------------------------------------
+
+    @property
+    def machine(self) -> Machine:
+        """Nodes, groups and levels.  Collective at first use."""
+        return self._used().machine
+
+    @property
+    def node(self) -> int:
+        """The node of this rank, 0 to node_count - 1.  Collective at first use."""
+        return self.machine.node
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the ranks are on.  Collective at first use."""
+        return self.machine.node_count
+
+    @property
+    def local_rank(self) -> int:
+        """The place of this rank among those on its node.  Collective at first use."""
+        return self.machine.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """How many ranks are on this node.  Collective at first use."""
+        return self.machine.local_size
+
+    @property
+    def is_uniform(self) -> bool:
+        """Every node has as many ranks.  Collective at first use."""
+        return self.machine.is_uniform
+
+    @property
+    def config(self) -> Config:
+        """The settings, from keywords and the environment."""
+        return self._context.config if self._context is not None else load(self._options)
+
+    def tally(self) -> Counter[tuple[str, str]]:
+        """How many calls ended well on each plan, by collective and plan name.  Local."""
+        return Counter() if self._context is None else self._context.tally.copy()
+
+    @property
+    def last_error(self) -> HpccollError | None:
+        """What the last call that failed raised, or would have where MPI's own wait hid it; None at first."""
+        return None if self._context is None else self._context.last_error
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
+        """An array in memory that the ranks of this node share, as `numpy.empty`.
+
+        Collectives on it, or on contiguous parts of it, do not copy elements to where the others reach them.
+        Otherwise it is an array like any, and this rank's alone.  Collective: each rank passes its own shape
+        and dtype.  The memory is reserved at once, from `shm_dir`, and goes with the last array in it (when the
+        next one is made, or the communicator is closed).
+
+        Raises:
+            UsageError: a shape or dtype that NumPy has not, or one of Python objects.
+            ResourceError: there is not as much, on all ranks.
+
+        """
+        context = self._used()
+        try:
+            kind = np.dtype(dtype)
+            check_movable(kind, "the array")
+            lengths = _lengths(shape)
+        except Exception as error:
+            context.refuse("barrier", _refusal(error))
+            raise
+        return context.allocate(lengths, kind)
+
+    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
+        """As `empty`, filled with zeros."""
+        array = self.empty(shape, dtype)
+        array[...] = np.zeros((), array.dtype)
+        return array
+
+    def full(self, shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None) -> Array:
+        """As `empty`, filled with a value; its dtype is that of the value where none is given."""
+        array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array[...] = fill_value
+        return array
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free what is private to this object; the MPI communicator stays.  Collective; twice is no harm.
+
+        Afterwards collectives raise UsageError.
+        """
+        context, self._context = self._context, None
+        if context is not None and self._process == os.getpid():
+            context.close()
+        self._closed = True
+
+    def Free(self) -> None:
+        """Close, then free the MPI communicator, which the object it was made from also refers to."""
+        self.close()
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """Close, then disconnect the MPI communicator, as with `Free`."""
+        self.close()
+        super().Disconnect()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an error only this rank's memory is let go, since the others may not come."""
+        if error is None:
+            self.close()
+        elif self._context is not None:
+            self._context.release()
+            self._context, self._closed = None, True
+
+    # --- ways to make a call --------------------------------------------------------------------
+
+    def _run(self, collective: str, prepare: Prepare) -> None:
+        """Check the arguments and carry the call out; what is wrong on this rank, all ranks learn."""
+        context = self._used()
+        try:
+            call = prepare(Where(context.rank, context.size))
+        except Exception as error:
+            # Whatever the caller's objects do when they are read: the other ranks are waiting.
+            context.refuse(collective, _refusal(error))
+            raise
+        context.run(call)
+
+    def _start(self, collective: str, prepare: Prepare) -> Request:
+        """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""
+        context = self._used()
+        try:
+            call = prepare(Where(context.rank, context.size))
+        except Exception as error:
+            context.refuse(collective, _refusal(error), wait=False)
+            raise
+        return Request._of(context.start(call))
+
+    def _bind(self, collective: str, prepare: Prepare) -> PersistentRequest:
+        """As `_run`, for a call that is to be started again and again; nothing moves yet."""
+        context = self._used()
+        try:
+            call = prepare(Where(context.rank, context.size))
+        except Exception as error:
+            context.refuse(collective, _refusal(error))
+            raise
+        context.make(call)
+
+        def start() -> Running:
+            call.refill()
+            return self._used().start(call)
+
+        return PersistentRequest._of(start)
+
+    def _used(self) -> Context:
+        """The working state, made at first use."""
+        if self._context is None:
+            self._check_usable()
+            self._process = os.getpid()
+            self._context = Context(self, load(self._options))
+        elif self._process != os.getpid():
+            raise UsageError(
+                f"this communicator belongs to process {self._process}: a forked child cannot use it"
+            )
+        return self._context
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UsageError("this communicator is closed")
+        if self == MPI.COMM_NULL:
+            raise UsageError("this communicator is MPI.COMM_NULL, or was freed")
+
+
+def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        lengths = tuple(map(index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+    except TypeError:
+        raise UsageTypeError(f"shape is {shape!r}: must be a number, or a tuple of numbers") from None
+    if min(lengths, default=0) < 0:
+        raise UsageError(f"shape is {shape!r}: must have no negative length")
+    return lengths
+
+
+def _refusal(error: Exception) -> UsageError:
+    if isinstance(error, UsageError):
+        return error
+    kind = UsageTypeError if isinstance(error, TypeError) else UsageError
+    return kind(f"an argument cannot be read: {type(error).__name__}: {error}")

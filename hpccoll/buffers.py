@@ -1,0 +1,111 @@
+"""Callers' memory as one run of elements: where it is one, a view; where it is not, a copy to bring back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.derived import Items
+from hpccoll.transports.base import Array
+
+
+class Buffer:
+    """A caller's buffer: `flat` is its elements, one-dimensional and contiguous.
+
+    `owner`: the memory they are in, where it must not be that of another argument; else None.  `packed`
+    says that `flat` is a copy, which `unpack` brings back, and `refill` takes again.  `datatype`: what
+    the caller said the elements are, for operators of the caller's own.
+    """
+
+    __slots__ = ("datatype", "flat", "order", "owner", "packed")
+
+    def __init__(
+        self,
+        flat: Array,
+        owner: Array | None,
+        order: str = "C",
+        *,
+        packed: bool = False,
+        datatype: MPI.Datatype | None = None,
+    ) -> None:
+        self.flat = flat
+        self.owner = owner
+        self.order = order
+        self.packed = packed
+        self.datatype = datatype
+
+    @property
+    def count(self) -> int:
+        return self.flat.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.flat.dtype
+
+    @property
+    def of_item(self) -> int:
+        """Elements in one item of the caller's datatype."""
+        return 1
+
+    def unpack(self) -> None:
+        """After the elements of `flat` were written: bring them to the caller's array."""
+        if self.packed and self.owner is not None:
+            self.owner[...] = self.flat.reshape(self.owner.shape, order=self.order)  # type: ignore[call-overload]
+
+    def refill(self) -> None:
+        """After the caller's array has changed: take its elements to `flat` again."""
+        if self.packed and self.owner is not None:
+            self.flat.reshape(self.owner.shape, order=self.order)[...] = self.owner  # type: ignore[call-overload]
+
+
+class PartsBuffer(Buffer):
+    """Blocks of elements that do not follow each other in memory."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(
+        self, parts: Sequence[Array], dtype: np.dtype[Any], datatype: MPI.Datatype | None, *, fill: bool
+    ) -> None:
+        count = sum(part.size for part in parts)
+        super().__init__(np.empty(count, dtype), None, packed=True, datatype=datatype)
+        self._parts = parts
+        if fill:
+            self.refill()
+
+    def unpack(self) -> None:
+        start = 0
+        for part in self._parts:
+            part[...] = self.flat[start : start + part.size].reshape(part.shape)
+            start += part.size
+
+    def refill(self) -> None:
+        start = 0
+        for part in self._parts:
+            self.flat[start : start + part.size].reshape(part.shape)[...] = part
+            start += part.size
+
+
+class DerivedBuffer(Buffer):
+    """Items of derived datatypes."""
+
+    __slots__ = ("_items", "_of_item")
+
+    def __init__(self, items: Items, of_item: int, datatype: MPI.Datatype | None, *, fill: bool) -> None:
+        super().__init__(np.empty(items.count, items.element), None, packed=True, datatype=datatype)
+        self._items = items
+        self._of_item = of_item
+        if fill:
+            self.refill()
+
+    @property
+    def of_item(self) -> int:
+        return self._of_item
+
+    def unpack(self) -> None:
+        self._items.unpack(self.flat)
+
+    def refill(self) -> None:
+        self._items.pack(self.flat)

@@ -1,0 +1,86 @@
+"""Fold: every member combines its share of all members' values one after the other, in their order.
+
+The result has the same bits whatever the layout, the segments and the array position: ((x0 x1) x2) ... for
+every element.  Each member sends every other one its share, (n-1)/n of the buffer in all, as in a ring, but
+to all members: where ranks share a node's network, more bytes leave the node.  All-reduce then passes the
+shares around the ring, reduce hands them to the root.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hpccoll.plans.algorithm import Algorithm, Edge, Rounds, Traffic
+from hpccoll.plans.builder import Builder
+from hpccoll.plans.direct import Direct
+from hpccoll.plans.ring import Ring
+from hpccoll.plans.spans import Region, length, segments, split, split_evenly
+from hpccoll.plans.steps import Kind, Order
+
+
+class Fold(Algorithm):
+    """See the module."""
+
+    name = "fold"
+    kinds = frozenset({Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER})
+    order = Order.FOLD
+
+    def lower(
+        self,
+        build: Builder,
+        kind: Kind,
+        members: tuple[int, ...],
+        me: int,
+        regions: Sequence[Region],
+        root: int,
+    ) -> None:
+        count = len(members)
+        if kind is not Kind.REDUCE_SCATTER:
+            regions = split(regions[0], split_evenly(length(regions[0]), count))
+        for distance in range(1, count):
+            to = (me + distance) % count
+            for span in segments(regions[to], build.segment):
+                build.send(members[to], span)
+        for span in segments(regions[me], build.segment):
+            build.fold(members, me, span)
+        if passes_on := _PASSES_ON.get(kind):
+            algorithm, following = passes_on
+            algorithm.lower(build, following, members, me, regions, root)
+
+    def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:
+        count = len(lengths)
+        for source in range(count):
+            for target in range(count):
+                if source != target:
+                    yield Edge(source, target, lengths[target])
+        if passes_on := _PASSES_ON.get(kind):
+            algorithm, following = passes_on
+            yield from algorithm.edges(following, lengths, root)
+
+    def traffic(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> Traffic:
+        members, shares = Counter(nodes), dict.fromkeys(nodes, 0)
+        for node, own in zip(nodes, lengths, strict=True):
+            shares[node] += own
+        total = sum(lengths)
+        after: Traffic = {}
+        if passes_on := _PASSES_ON.get(kind):
+            algorithm, following = passes_on
+            after = algorithm.traffic(following, lengths, root, nodes)
+        found: Traffic = {}
+        for node, count in members.items():
+            between, within = after.get(node, (0, 0))
+            share = shares[node]
+            found[node] = (count * (total - share) + between, (count - 1) * share + within)
+        return found
+
+    def rounds(self, kind: Kind, count: int) -> Rounds:
+        after = 0 if kind is Kind.REDUCE_SCATTER else (count - 1 if kind is Kind.ALLREDUCE else 1)
+        return Rounds(1 + (count - 1) // 4 + after, 0)
+
+
+# What becomes of the combined shares.
+_PASSES_ON: dict[Kind, tuple[Algorithm, Kind]] = {
+    Kind.ALLREDUCE: (Ring(), Kind.ALLGATHER),
+    Kind.REDUCE: (Direct(), Kind.GATHER),
+}

@@ -1,0 +1,234 @@
+"""Moves started calls on while their callers do other things: one worker for the whole process.
+
+Whoever waits in hpccoll moves all started calls on; while nobody does, the worker does, a thread that lives
+as long as there are started calls.  It needs MPI.THREAD_MULTIPLE; below that, started calls move on only while
+some call of hpccoll waits, or tests.
+
+All turns are taken under one lock, so that what a communicator shares between its calls needs none.  Waits
+are outside it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from mpi4py import MPI
+
+from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
+
+T = TypeVar("T")
+
+# How long the worker sleeps when nothing moves: shortest, longest, and while somebody else waits in hpccoll.
+SLEEP_S = 30e-6
+LONGEST_SLEEP_S = 1e-3
+STAND_BACK_S = 2e-3
+HINT_S = 2e-3
+
+
+class Running:
+    """A started call.  `error` is what it ended with, once `done`."""
+
+    def __init__(
+        self,
+        stages: Waits,
+        *,
+        aborted: Callable[[], None],
+        late: Callable[[], BaseException],
+        progress: Callable[[], None],
+        ended: Callable[[BaseException | None], None],
+        timeout_s: float,
+        owner: object,
+    ) -> None:
+        self._stages = stages
+        self._aborted = aborted
+        self._late = late
+        self._progress = progress
+        self._ended = ended
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._turns = 0
+        self.owner = owner
+        self.done = False
+        self.error: BaseException | None = None
+        self._when_done: list[Callable[[], None]] = []
+
+    def extend(self) -> None:
+        """Somebody waits from now on: the time that the call may take counts from here."""
+        self._deadline = max(self._deadline, time.monotonic() + self._timeout_s)
+
+    def turn(self) -> Hint | None:
+        """Move on as far as it goes without waiting; MOVED when it is complete."""
+        try:
+            hint = next(self._stages)
+            self._turns += 1
+            if self._turns % 16 == 0 or hint is not None:
+                self._aborted()
+                self._progress()
+                if time.monotonic() > self._deadline:
+                    raise self._late()
+            return hint
+        except StopIteration:
+            self._end(None)
+        except Exception as error:
+            self._end(error)
+        return MOVED
+
+    def _end(self, error: BaseException | None) -> None:
+        self._ended(error)
+        self.error = error
+        self.done = True
+        self._stages = _over()  # lets go of the caller's buffers
+        self._tell_all()
+
+    def tell(self, action: Callable[[], None]) -> None:
+        """Do something, once, when the call is complete; now if it is."""
+        self._when_done.append(action)
+        if self.done:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        while self._when_done:
+            try:
+                action = self._when_done.pop()
+            except IndexError:  # the other thread has it
+                return
+            action()
+
+
+class Progress:
+    """The started calls of this process."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pending: list[Running] = []
+        self._lock = threading.RLock()
+        self._turning = False
+        self._waiting = 0
+        self._wake = threading.Event()
+        self._stopped = False
+        self._worker: threading.Thread | None = None
+
+    def add(self, running: Running) -> None:
+        """Take a started call: it has its first turn here."""
+        with self._lock:
+            self._pending.append(running)
+            self.turn()
+            if self._pending and self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+                self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
+                self._worker.start()
+        self._wake.set()
+
+    def forget(self, owner: object) -> None:
+        """No turns any more for the calls of a communicator that is given up."""
+        with self._lock:
+            self._pending = [one for one in self._pending if one.owner is not owner]
+
+    def pending_of(self, owner: object) -> int:
+        """How many calls of a communicator are not complete."""
+        with self._lock:
+            return sum(one.owner is owner for one in self._pending)
+
+    def turn(self) -> Hint | None:
+        """A turn for every started call.  Returns MOVED, or what may be waited for, or None."""
+        if not self._pending:
+            return None
+        with self._lock:
+            if self._turning:  # by this very thread: a call's own stages asked for it
+                return None
+            self._turning = True
+            try:
+                found: Hint | None = None
+                for running in list(self._pending):
+                    hint = running.turn()
+                    if found is not MOVED and hint is not None:
+                        found = hint
+                self._pending = [one for one in self._pending if not one.done]
+                return found
+            finally:
+                self._turning = False
+
+    def guarded(self, stages: Generator[Hint | None, None, T]) -> Generator[Hint | None, None, T]:
+        """The stages of a blocking call, each under the lock when the worker may be at work too."""
+        self._waiting += 1
+        try:
+            while True:
+                try:
+                    if self._worker is None:
+                        hint = next(stages)
+                    else:
+                        with self._lock:
+                            hint = next(stages)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                yield hint
+        finally:
+            self._waiting -= 1
+
+    def wait(self, running: Running, spin_s: float = 0.0) -> None:
+        """Until a started call is complete."""
+        if running.done:
+            return
+        running.extend()
+        drive(self._until(running), math.inf, _nothing, _nothing, _never, spin_s=spin_s)
+
+    def _until(self, running: Running) -> Waits:
+        self._waiting += 1
+        try:
+            while not running.done:
+                yield self.turn()
+        finally:
+            self._waiting -= 1
+
+    def _work(self) -> None:
+        """The worker."""
+        sleep_s = SLEEP_S
+        while not self._stopped:
+            if not self._pending:
+                self._wake.clear()
+                if not self._pending:
+                    self._wake.wait()
+                continue
+            if self._waiting:
+                time.sleep(STAND_BACK_S)
+                continue
+            hint = self.turn()
+            if hint is MOVED:
+                sleep_s = SLEEP_S
+            elif hint is not None:
+                hint(HINT_S)
+            else:
+                time.sleep(sleep_s)
+                sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+
+    def stop(self) -> None:
+        """End the worker: MPI is about to be finalised."""
+        self._stopped = True
+        self._wake.set()
+        if self._worker is not None:
+            self._worker.join(1.0)
+
+
+def _over() -> Waits:
+    yield from ()
+
+
+def _nothing() -> None:
+    """Running.turn looks for aborts and lets MPI move."""
+
+
+def _never() -> Exception:
+    raise RuntimeError("a wait without a deadline came to its end")
+
+
+PROGRESS = Progress()
+atexit.register(PROGRESS.stop)
+os.register_at_fork(after_in_child=PROGRESS._reset)  # a forked child has none of its parent's calls

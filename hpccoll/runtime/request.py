@@ -1,0 +1,214 @@
+"""What non-blocking and persistent calls return.
+
+Both stand on MPI's generalised requests, so that MPI.Request.Waitall, Testany and the like take them among
+requests of messages.  MPI's own waits spin and tell of an error only that there was one; those here yield
+the core, keep the deadline and raise our errors, and `comm.last_error` has what went wrong in either case.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from mpi4py import MPI
+
+from hpccoll.errors import UsageError
+from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.wait import Waits, drive
+
+_Started = Callable[[], Running]
+T = TypeVar("T")
+
+
+class _Waiting(MPI.Request):
+    """What both kinds share: waiting for the call behind the handle, and MPI's calls on several requests."""
+
+    _running: Running | None = None
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Return once the call is complete.  Raises the call's errors, as the blocking method does."""
+        running, self._running = self._running, None
+        if running is not None:
+            PROGRESS.wait(running)
+        return self._release(running, status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Move started calls on; True once this one is complete.  Raises the call's errors."""
+        running = self._running
+        if running is not None and not running.done:
+            PROGRESS.turn()
+            if not running.done:
+                return False
+        self._running = None
+        return self._release(running, status)
+
+    def _release(self, running: Running | None, status: MPI.Status | None) -> Literal[True]:
+        """Give the handle back to MPI and raise what the call ended with."""
+        if running is None or running.error is None:
+            return super().Wait(status)
+        try:
+            super().Wait(status)
+        except MPI.Exception:
+            pass  # MPI says no more than that there was an error
+        raise running.error
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        return self.Test(status), None
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        PROGRESS.turn()
+        return super().Get_status(status)
+
+    @classmethod
+    def Waitall(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> Literal[True]:
+        """Return once all are complete, ours and MPI's.  Raises the first error of ours, after all."""
+        for request in requests:
+            if isinstance(request, _Waiting) and request._running is not None:
+                PROGRESS.wait(request._running)
+        return _with_our_error(requests, lambda: MPI.Request.Waitall(requests, statuses))
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
+        """The index of one that is complete, once there is one; MPI.UNDEFINED when none is active."""
+        found = [MPI.UNDEFINED]
+
+        def until() -> Waits:
+            while True:
+                PROGRESS.turn()
+                found[0], done = _with_our_error(requests, lambda: MPI.Request.Testany(requests, status))
+                if done:
+                    return
+                yield None
+
+        _drive(until())
+        return found[0]
+
+    @classmethod
+    def Waitsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> list[int] | None:
+        """The indices of those that are complete, once there is one; None when none is active."""
+        found: list[list[int] | None] = [None]
+
+        def until() -> Waits:
+            while True:
+                PROGRESS.turn()
+                found[0] = _with_our_error(requests, lambda: MPI.Request.Testsome(requests, statuses))
+                if found[0] is None or found[0]:
+                    return
+                yield None
+
+        _drive(until())
+        return found[0]
+
+    @classmethod
+    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
+        PROGRESS.turn()
+        return _with_our_error(requests, lambda: MPI.Request.Testall(requests, statuses))
+
+    @classmethod
+    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
+        PROGRESS.turn()
+        return _with_our_error(requests, lambda: MPI.Request.Testany(requests, status))
+
+    @classmethod
+    def Testsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> list[int] | None:
+        PROGRESS.turn()
+        return _with_our_error(requests, lambda: MPI.Request.Testsome(requests, statuses))
+
+
+class Request(_Waiting, MPI.Grequest):
+    """A non-blocking call.  Its buffers belong to it until it is complete."""
+
+    @classmethod
+    def _of(cls, running: Running) -> Request:
+        handle = _handle_for(running)
+        request = cls(handle)
+        request._running = running
+        return request
+
+    def Cancel(self) -> None:
+        """A collective cannot be taken back.  Raises UsageError."""
+        raise UsageError("a non-blocking collective cannot be cancelled")
+
+
+class PersistentRequest(_Waiting, MPI.Prequest):
+    """A call that can be started again and again on the same buffers.
+
+    `MPI.Prequest.Startall` refuses generalised requests: use `PersistentRequest.Startall`.
+    """
+
+    _start: _Started | None = None
+
+    @classmethod
+    def _of(cls, start: _Started) -> PersistentRequest:
+        request = cls()
+        request._start = start
+        return request
+
+    def Start(self) -> None:
+        """Begin the call.  Raises UsageError when it has not ended since it was last started, or was freed."""
+        if self._start is None:
+            raise UsageError("this persistent request was freed")
+        if self._running is not None and not (self._running.done and self == MPI.REQUEST_NULL):
+            raise UsageError("this persistent request is started already: wait for it first")
+        self._running = self._start()
+        # mpi4py sets handles of its own objects only: the generalised request's goes where MPI looks for it.
+        handle = _handle_for(self._running)
+        ctypes.memmove(MPI._addressof(self), MPI._addressof(handle), MPI._sizeof(MPI.Request))
+
+    @classmethod
+    def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
+        """Start all, ours and MPI's, in their order."""
+        for request in requests:
+            request.Start()
+
+    def Free(self) -> None:
+        """Let go of the buffers.  A call under way is waited for."""
+        if self._running is not None:
+            self.Wait()
+        self._start = None
+
+
+def _handle_for(running: Running) -> MPI.Grequest:
+    """MPI's request that becomes complete with the call."""
+
+    def query(status: MPI.Status) -> None:
+        status.Set_elements(MPI.BYTE, 0)
+        status.Set_cancelled(False)
+        if running.error is not None:
+            raise MPI.Exception(MPI.ERR_OTHER)
+
+    handle = MPI.Grequest.Start(query)
+    running.tell(handle.Complete)
+    return handle
+
+
+def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) -> T:
+    """MPI's call on several requests; what one of ours ended with in place of MPI's word for it."""
+    ours = [request for request in requests if isinstance(request, _Waiting) and request._running is not None]
+    try:
+        result = action()
+    except MPI.Exception:
+        for request in ours:
+            running = request._running
+            if running is not None and running.done and running.error is not None:
+                request._running = None
+                raise running.error from None
+        raise
+    for request in ours:
+        if request == MPI.REQUEST_NULL:
+            request._running = None
+    return result
+
+
+def _drive(stages: Waits) -> None:
+    drive(stages, float("inf"), lambda: None, lambda: None, lambda: RuntimeError("no deadline"))
