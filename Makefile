@@ -24,13 +24,14 @@ RUN    := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench docs clean
+.PHONY: help demo test test-slow test-all conformance lint bench docs clean
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
 	@echo 'make test       the tests (at most 10 minutes on 2 cores); TESTS=tests/plans for one part'
 	@echo 'make test-slow  the tests that make test leaves out: slow ones and virtual clusters (root, iproute2)'
 	@echo 'make test-all   both'
+	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      all-reduce by every algorithm, and by MPI itself, on 4 ranks as 2 nodes of 2'
 	@echo 'make docs       check the links of the documentation and say where it is'
@@ -48,6 +49,9 @@ test-slow: $(READY)
 
 test-all: $(READY)
 	@$(RUN) python -m tests.support.run $(TESTS) --slow $(ARGS)
+
+conformance: $(READY)
+	@$(RUN) python -m tests.conformance $(ARGS)
 
 lint: $(READY)
 	$(RUN) ruff check .

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.dlpack import dtype_and_shape
 from hpccoll.errors import UsageTypeError
 from hpccoll.transports.base import Array
 
@@ -99,13 +100,22 @@ def _over_dlpack(thing: Any, what: str) -> Array:
     keeper = _CapsuleKeeper(thing)
     try:
         seen = np.from_dlpack(keeper)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
+    except (TypeError, ValueError, BufferError, RuntimeError):
+        return _over_capsule(thing, what)
     if not seen.flags.c_contiguous:
         return cast(Array, np.from_dlpack(thing))
     # Not every producer outlives its capsule as DLPack asks; mpi4py's buffer keeps the capsule.
     dtype, shape = seen.dtype, seen.shape
     del seen
+    return host_bytes(thing, what).view(dtype).reshape(shape)
+
+
+def _over_capsule(thing: Any, what: str) -> Array:
+    """Elements that NumPy does not take from DLPack: long numbers, and those of ml_dtypes."""
+    try:
+        dtype, shape = dtype_and_shape(thing)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
     return host_bytes(thing, what).view(dtype).reshape(shape)
 
 

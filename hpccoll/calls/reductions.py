@@ -155,7 +155,7 @@ def _counts(recvcounts: Any, size: int, take: Buffer) -> tuple[int, ...]:
 
 
 def _rule(op: Operator, give: Buffer, take: Buffer | None) -> Arithmetic:
-    """How elements are combined.  Raises UsageTypeError for dtypes that differ, or that `op` does not take."""
+    """How elements are combined.  Raises UsageTypeError for dtypes that differ or that `op` does not take."""
     dtype = op.result(give.dtype)
     if take is not None and take.dtype is not dtype and take.dtype != dtype:
         if op.into is None:

@@ -13,26 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpccoll.cli.sizes import parse_bytes
 from hpccoll.config import Config, load
-from hpccoll.dtypes import ROWS
+from hpccoll.dtypes import ROWS, Row
 from hpccoll.errors import UsageError
-from hpccoll.plans.catalogue import RECIPES, recipe_of
+from hpccoll.plans.catalogue import RECIPES, make_plan, recipe_of
 from hpccoll.plans.collective import BLOCKED, REDUCTIONS, ROOTED, Collective
-from hpccoll.plans.cost import LEVELS
+from hpccoll.plans.cost import LEVELS, price
 from hpccoll.plans.draw import draw_svg, draw_text, table
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
-from hpccoll.plans.select import Candidate, Tuning, candidates, fits_one_shot
-from hpccoll.plans.steps import Plan
+from hpccoll.plans.select import Candidate, Tuning, candidates
+from hpccoll.plans.steps import Order, Plan
 from hpccoll.plans.text import bytes_text, operation_text, time_text
 from hpccoll.topology.layout import Layout
 
 NAME = "plan"
 HELP = "which plan a collective takes on a layout, what it costs, and its steps; needs no MPI"
 STANDARD_OUTPUT = "-"
+_ROOTED = [name for name in RECIPES if name in ROOTED]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,15 +44,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bytes",
         metavar="SIZE",
         default="1M",
-        help="size as nccl-tests counts it, of all ranks' blocks for allgather and reduce_scatter; "
-        "K, M and G are powers of 1024 (default: 1M)",
+        help="size as nccl-tests counts it: of a rank's buffer, where that has a block for each rank of all "
+        "blocks; K, M and G are powers of 1024 (default: 1M)",
     )
     parser.add_argument(
         "--dtype", metavar="TYPE", default="float32", help="of the elements (default: float32)"
     )
     parser.add_argument("--algorithm", metavar="NAME", help="this plan instead of the cheapest one")
     parser.add_argument(
-        "--root", metavar="R", type=int, default=0, help="of a reduce or broadcast (default: 0)"
+        "--root", metavar="R", type=int, default=0, help=f"of a {', '.join(_ROOTED)} (default: 0)"
     )
     parser.add_argument("--rank", metavar="R", type=int, help="also list the operations of rank R")
     parser.add_argument("--svg", metavar="FILE", help="draw the plan to FILE")
@@ -85,15 +84,18 @@ def run(args: argparse.Namespace) -> int:
 class _Case:
     """What was asked for, and what selection says to it.
 
-    `itemsize`: bytes of an element as it travels (16-bit floats are reduced in float32).  `chosen`: the
-    candidate shown, the cheapest one unless another was asked for.
+    `count`: elements of the buffer or of a block, as the caller has them.  `collective` counts what travels:
+    bytes, or where elements are combined those, of `itemsize` bytes (16-bit floats travel as float32).
+    `chosen`: the candidate shown, the cheapest one unless another was asked for.
     """
 
     collective: Collective
     layout: Layout
     nbytes: int
+    count: int
     dtype: str
     itemsize: int
+    unit: str
     candidates: tuple[Candidate, ...]
     chosen: Candidate
     note: str
@@ -105,30 +107,64 @@ class _Case:
 
 
 def _case(args: argparse.Namespace) -> _Case:
-    config = load()
+    config, name = load(), args.collective
     layout = _layout(args.layout, config)
     root = _rank("--root", args.root, layout)
     rank = None if args.rank is None else _rank("--rank", args.rank, layout)
-    nbytes = 0 if args.collective == "barrier" else _named("--bytes", parse_bytes, args.bytes)
-    element, travelling = _itemsizes(args.dtype, args.collective)
-    blocks = layout.size if args.collective in BLOCKED else 1
-    count = nbytes // element // blocks
-    collective = Collective(args.collective, layout.size, count, root if args.collective in ROOTED else 0)
-    tuning = Tuning(True, config.small_bytes, config.segment_bytes, config.chunk_bytes)
-    found = candidates(collective, layout, travelling, tuning)
-    chosen, note = found[0], "lowest predicted time"
+    nbytes = 0 if name == "barrier" else _named("--bytes", parse_bytes, args.bytes)
+    row = _row(args.dtype, name)
+    blocks = layout.size if name in BLOCKED else 1
+    count = nbytes // row.itemsize // blocks
+    used = count * row.itemsize * blocks
+    reduces = name in REDUCTIONS
+    unit = (row.working or row.name) if reduces else "bytes"
+    itemsize = ROWS[unit].itemsize if reduces else 1
+    travelling = count if reduces else count * row.itemsize
+    collective = Collective(name, layout.size, travelling, root if name in ROOTED else 0)
+    tuning = _tuning(config, row, reduces)
+    found = candidates(collective, layout, itemsize, tuning)
+    chosen = found[0]
+    note = "lowest predicted time" + (" of the reproducible plans" if tuning.order is Order.FOLD else "")
     if args.algorithm is not None:
-        _named("--algorithm", lambda name: recipe_of(args.collective, name, layout), args.algorithm)
-        (chosen,) = candidates(collective, layout, travelling, tuning, args.algorithm)
-        note = "asked for by name"
-        if args.algorithm == ONE_SHOT and not fits_one_shot(
-            collective, layout, travelling, tuning.small_bytes
-        ):
-            note += f"; a call would not take it: more than HPCCOLL_SMALL_BYTES={tuning.small_bytes} allows"
+        _named("--algorithm", lambda text: recipe_of(name, text, layout), args.algorithm)
+        chosen, note = _asked_for(args.algorithm, collective, layout, itemsize, tuning)
         same = [one for one in found if one.name == chosen.name]  # it is among them unless not considered
         chosen, found = (same[0], found) if same else (chosen, (*found, chosen))
-    used = count * element * blocks
-    return _Case(collective, layout, used, args.dtype, travelling, found, chosen, note, rank)
+    return _Case(
+        collective, layout, used, count, args.dtype, itemsize, unit, found, chosen, note, rank
+    )  # fmt: skip
+
+
+def _tuning(config: Config, row: Row, reduces: bool) -> Tuning:
+    """What the settings say; the operator is taken for one that commutes and is native."""
+    rounds = reduces and row.kind not in ("bool", "int", "uint")
+    return Tuning(
+        order=Order.FOLD if config.reproducible and rounds else Order.ANY,
+        small_bytes=config.small_bytes,
+        segment_bytes=config.segment_bytes,
+        chunk_bytes=config.chunk_bytes,
+    )
+
+
+def _asked_for(
+    name: str, collective: Collective, layout: Layout, itemsize: int, tuning: Tuning
+) -> tuple[Candidate, str]:
+    """The plan of a name, also where no call would take it, and what there is to say about it."""
+    best = candidates(collective, layout, itemsize, tuning, name)[0]
+    note = "asked for by name"
+    if best.name == name:
+        return best, note
+    segment = max(1, tuning.segment_bytes // itemsize)
+    plan = make_plan(name, collective, layout, segment=segment, order=tuning.order)
+    if plan.order < tuning.order:
+        why = "its bits depend on the layout, and HPCCOLL_REPRODUCIBLE is set"
+    elif name == ONE_SHOT:
+        why = f"more than HPCCOLL_SMALL_BYTES={tuning.small_bytes} allows"
+    else:
+        why = f"more than the {tuning.native_bytes} bytes of MPI's own call"
+    return Candidate(
+        name, plan, price(plan, itemsize, tuning.links)
+    ), f"{note}; a call would not take it: {why}"
 
 
 def _layout(text: str | None, config: Config) -> Layout:
@@ -152,17 +188,13 @@ def _rank(flag: str, rank: int, layout: Layout) -> int:
     return rank
 
 
-def _itemsizes(dtype: str, collective: str) -> tuple[int, int]:
-    """Bytes of an element as the caller has it, and as it travels."""
+def _row(dtype: str, collective: str) -> Row:
     row = ROWS.get(dtype)
     if row is None:
         raise UsageError(f"--dtype is {dtype!r}: must be one of {', '.join(ROWS)}")
-    own = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-    if collective not in REDUCTIONS:
-        return own, own
-    if row.kind == "bool":
+    if collective in REDUCTIONS and row.kind == "bool":
         raise UsageError(f"--dtype is {dtype!r}: a sum of truth values is not defined")
-    return own, np.dtype(row.working).itemsize if row.working else own
+    return row
 
 
 def _write(path: str, text: str) -> None:
@@ -187,13 +219,13 @@ def _report(case: _Case) -> str:
         draw_text(case.plan, case.itemsize),
     ]
     if case.rank is not None:
-        parts.append("\n".join(_program_lines(case.plan, case.rank)))
+        parts.append("\n".join(_program_lines(case.plan, case.rank, case.unit)))
     return "\n\n".join(parts)
 
 
 def _elements(case: _Case) -> str:
     blocks = f"{case.collective.size} x " if case.collective.name in BLOCKED else ""
-    return f"{blocks}{case.collective.count} {case.dtype}"
+    return f"{blocks}{case.count} {case.dtype}"
 
 
 def _candidate_lines(case: _Case) -> list[str]:
@@ -219,12 +251,13 @@ def _level_lines(case: _Case) -> list[str]:
     return table(rows)
 
 
-def _program_lines(plan: Plan, rank: int) -> list[str]:
+def _program_lines(plan: Plan, rank: int, unit: str) -> list[str]:
     if any(step.algorithm == ONE_SHOT for step in plan.steps) or not plan.steps:
         return [f"rank {rank} has no program: its elements travel with the agreement check"]
     program = lower(plan, rank)
     head = (
-        f"program of rank {rank}: {len(program.operations)} operations, {program.scratch} elements of scratch"
+        f"program of rank {rank}: {len(program.operations)} operations, {program.scratch} {unit} of scratch; "
+        f"places count {unit}"
     )
     rows = [("#", "step", "operation", "after")]
     for number, operation in enumerate(program.operations):
@@ -242,7 +275,7 @@ def _as_dict(case: _Case) -> dict[str, Any]:
         "layout": str(case.layout),
         "bytes": case.nbytes,
         "dtype": case.dtype,
-        "count": case.collective.count,
+        "count": case.count,
         "root": case.collective.root,
         "chosen": case.chosen.name,
         "why": case.note,

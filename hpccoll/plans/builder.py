@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hpccoll.plans.collective import Collective
+from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
 from hpccoll.plans.spans import Region, Span, length, packets
 from hpccoll.plans.steps import Kind
@@ -48,7 +49,8 @@ class Builder:
         self.step = 0
         self.operations: list[Operation] = []
         self._output = collective.output(rank)
-        self._values = Values(collective.input(rank), self._output)
+        aliased = collective.name in IN_PLACE
+        self._values = Values(collective.input(rank), self._output, aliased=aliased)
         self._landings: list[_Landing] = []
         self._next_landing = 0
         self._channels: dict[tuple[type, int], int] = {}
@@ -93,9 +95,8 @@ class Builder:
 
     def lay(self, one: Region) -> None:
         """Take scratch memory in which the values of a region, once written, lie one after the other."""
-        if len(one) > 1:
-            for span in one:
-                self._values.scratch_home(span)
+        for span in one:
+            self._values.scratch_home(span)
 
     def arrival(self, peer: int, count: int) -> Arrival:
         """Receive elements that are to be combined with values of this rank."""

@@ -258,10 +258,11 @@ def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -
     slowest = 0.0
     for members, lengths in zip(shape.groups, shape.lengths, strict=True):
         count, bytes_ = len(members), _total(shape.kind, lengths) * itemsize
-        if count == 1:
+        alone = shape.kind is Kind.PREPEND  # nothing is handed over
+        if count == 1 and not alone:
             continue
         passes = per_member * count + once
-        blocks = max(1, ceil(bytes_ / links.block_bytes))
+        blocks = 0 if alone else max(1, ceil(bytes_ / links.block_bytes))
         time_s = blocks * links.node_latency_us * 1e-6 + passes * bytes_ / (links.memory_gbs * 1e9)
         slowest = max(slowest, time_s)
         inside[layout.node_of[members[0]]] += passes * bytes_

@@ -11,6 +11,7 @@ from hpccoll.plans.text import bytes_text, groups_text, mark, time_text
 
 __all__ = ["draw_svg", "draw_text", "table"]
 
+Groups = tuple[tuple[int, ...], ...]
 TIME_LINE_COLUMNS = 88
 MOST_ROOTS = 4
 
@@ -28,8 +29,10 @@ def draw_text(plan: Plan, itemsize: int, links: Links | None = None) -> str:
     cost = price(plan, itemsize, links)
     head = ("step", "mark", "action", "groups", "root", "algorithm", "bytes a group", "time", "waits for")
     rows = [head, *(_row(plan, number, itemsize, cost) for number in range(len(plan.steps)))]
-    families = {step.family: step.groups for step in plan.steps}
-    groups = [(f"{family}:", groups_text(groups)) for family, groups in families.items()]
+    families: dict[str, Groups] = {}
+    for step in plan.steps:  # some steps leave the first node out
+        families[step.family] = max(families.get(step.family, ()), step.groups, key=len)
+    groups = [(f"{family}:", groups_text(members)) for family, members in families.items()]
     return "\n".join([*table(rows), "", *table(groups), "", *_time_line(plan, cost)])
 
 
@@ -62,6 +65,10 @@ def _roots(step: Step) -> str:
         return "-"
     if len(step.groups) > MOST_ROOTS and not any(step.roots):
         return "first of each"
+    if len(step.groups) > MOST_ROOTS and all(
+        root == len(members) - 1 for members, root in zip(step.groups, step.roots, strict=True)
+    ):
+        return "last of each"
     ranks = [str(members[root]) for members, root in zip(step.groups, step.roots, strict=True)]
     return ",".join(ranks if len(ranks) <= MOST_ROOTS else [*ranks[: MOST_ROOTS - 1], "..."])
 

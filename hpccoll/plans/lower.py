@@ -39,6 +39,8 @@ def lower(plan: Plan, rank: int) -> Program:
     for step, group in zip(plan.steps, groups, strict=True):
         if group is not None and step.kind is Kind.ALLTOALL and step.algorithm != NATIVE:
             _lay_messages(build, step.groups[group].index(rank), len(step.groups[group]), step.regions[group])
+        elif group is not None and step.kind is Kind.PREPEND:
+            build.lay(step.regions[group][0])
     for number, (step, group) in enumerate(zip(plan.steps, groups, strict=True)):
         if group is None:
             continue
@@ -60,8 +62,9 @@ def lower(plan: Plan, rank: int) -> Program:
 def _lay_messages(build: Builder, me: int, count: int, regions: Sequence[Region]) -> None:
     """What is collected from others to be sent together is put side by side as it comes."""
     for other in range(count):
-        if other != me:
-            build.lay(regions[me * count + other])
+        message = regions[me * count + other] if other != me else ()
+        if len(message) > 1:
+            build.lay(message)
 
 
 def _each_span(action: Callable[[Span, Span], None], regions: Sequence[Region]) -> None:

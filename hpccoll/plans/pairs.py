@@ -6,19 +6,25 @@ A thousand members have a million pairs; a rank looks at its own row and column.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from typing import overload
 
 from hpccoll.plans.collective import Collective
 from hpccoll.plans.spans import Region, region
 
 
-class _Made(Sequence[Region]):
+class Made(Sequence[Region]):
     """Regions that are made when they are asked for."""
 
     def _key(self) -> tuple[object, ...]:
         raise NotImplementedError
 
     def _region(self, index: int) -> Region:
+        raise NotImplementedError
+
+    @property
+    def elements(self) -> int:
+        """All of them, of blocks of equal length."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -39,7 +45,7 @@ class _Made(Sequence[Region]):
         return self._region(index)
 
 
-class Pairs(_Made):
+class Pairs(Made):
     """The regions of an all-to-all step: entry i * n + j is what member i gives to member j.
 
     `sources[i]` are the ranks whose blocks member i holds, `targets[j]` those whose blocks member j is to
@@ -72,6 +78,12 @@ class Pairs(_Made):
         """For how many ranks each member gets elements."""
         return tuple(map(len, self._targets))
 
+    @property
+    def elements(self) -> int:
+        gives, takes = self.gives, self.takes
+        kept = sum(map(mul, gives, takes)) if self._others_only else 0
+        return sum(gives) * sum(takes) - kept
+
     def between(self, giver: int, taker: int) -> Region:
         """What member `giver` gives to member `taker`."""
         if self._others_only and giver == taker:
@@ -91,7 +103,7 @@ class Pairs(_Made):
         return self.between(*divmod(index, len(self._targets)))
 
 
-class Crossing(_Made):
+class Crossing(Made):
     """For each rank of a node, its blocks of an all-to-all for ranks elsewhere, or from them."""
 
     def __init__(self, collective: Collective, members: Sequence[int], *, outgoing: bool) -> None:
@@ -104,6 +116,10 @@ class Crossing(_Made):
         """Elements of each region, of blocks of equal length."""
         elsewhere = self._collective.size - len(self._members)
         return (elsewhere * self._collective.count,) * len(self._members)
+
+    @property
+    def elements(self) -> int:
+        return sum(self.lengths)
 
     def __len__(self) -> int:
         return len(self._members)

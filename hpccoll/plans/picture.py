@@ -29,6 +29,7 @@ ACTIVE, INSIDE, BETWEEN = "#ffffff", "#5f7b99", CHUNK_COLOURS[0]
 NAMES = {"NODE": "inside nodes", "network": "between nodes"}
 
 MOST_RANKS, MOST_NODES, MOST_ARROWS = 8, 8, 400
+MOST_ARROWS_A_RANK = 8  # with more than that, those of one rank are drawn
 RADIUS, PITCH, WIDEST_PITCH, GAP = 10, 26, 44, 14  # four nodes of eight fill a row
 ARC = 40  # room above and below a row of nodes for arrows between ranks
 BOX = 60  # height of a node
@@ -53,8 +54,10 @@ def draw_svg(plan: Plan, itemsize: int, links: Links | None = None) -> str:
 
 
 def _title(parts: list[str], plan: Plan, itemsize: int, cost: Cost) -> float:
-    size = bytes_text(plan.collective.elements * itemsize)
     layout = plan.layout
+    size = bytes_text(plan.collective.elements * itemsize)
+    if plan.collective.name == "alltoall":
+        size += " of all ranks"
     parts.append(_text(MARGIN, 46, f"{plan.collective.name}: {describe(plan)}", 22, weight=600))
     facts = [f"{size} on layout {layout.shortened()}", f"predicted {time_text(cost.time_s)}"]
     if layout.node_count > 1:
@@ -184,7 +187,8 @@ def _stage(parts: list[str], plan: Plan, number: int, step: Step, itemsize: int,
     if by_messages:
         _messages(parts, plan, step, board)
     elif on_node and step.algorithm == NATIVE:
-        _through_memory(parts, step, board)
+        if step.kind is not Kind.PREPEND:  # which each rank does on its own
+            _through_memory(parts, step, board)
     else:
         _whole(parts, step, board)
     return board.bottom
@@ -193,7 +197,13 @@ def _stage(parts: list[str], plan: Plan, number: int, step: Step, itemsize: int,
 def _messages(parts: list[str], plan: Plan, step: Step, board: _Board) -> None:
     """An arrow for each pair of ranks; those that go right above the ranks, those that go left below."""
     pairs = {(edge.source, edge.target): None for edge in islice(edges(plan, step), MOST_ARROWS * 50)}
-    drawn = [pair for pair in pairs if pair[0] in board.at and pair[1] in board.at][:MOST_ARROWS]
+    drawn = [pair for pair in pairs if pair[0] in board.at and pair[1] in board.at]
+    if len(drawn) > MOST_ARROWS_A_RANK * len(board.at):
+        sender = drawn[0][0]
+        drawn = [pair for pair in drawn if pair[0] == sender]
+        text = f"what rank {sender} sends; the others do likewise"
+        parts.append(_text(MARGIN, board.boxes[-1][1] + BOX + 16, text, 12, QUIET))
+    drawn = drawn[:MOST_ARROWS]
     faint = 0.85 if len(drawn) <= 40 else 0.45
     for source, target in drawn:
         crosses = plan.layout.node(source) != plan.layout.node(target)
@@ -226,6 +236,8 @@ def _gives_and_gets(step: Step, group: int) -> tuple[set[int], set[int]]:
         return root, members - root
     if step.kind is Kind.SCATTER:
         return root, members
+    if step.kind is Kind.EXSCAN:
+        return members, members - set(step.groups[group][:1])
     return members, members
 
 
@@ -241,10 +253,12 @@ def _whole(parts: list[str], step: Step, board: _Board) -> None:
 
 
 def _sentence(step: Step, plan: Plan) -> str:
+    but = " but the first" if len(step.groups) < plan.layout.node_count else ""
     where = {
-        "NODE": "in every node",
+        "NODE": f"in every node{but}",
         "LEADERS": "over one rank of each node",
         "RAIL": f"on {len(step.groups)} rails",
+        "LAST": "over the last rank of each node",
         "WORLD": "over all ranks",
     }.get(step.family, f"in {step.family}")
     how = "" if step.algorithm == NATIVE else f" ({step.algorithm.replace('_', ' ')})"

@@ -18,6 +18,7 @@ from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, P
 from hpccoll.plans.spans import Region
 from hpccoll.plans.steps import Kind, Plan
 from hpccoll.plans.text import place_text
+from hpccoll.topology.notation import format_ranks
 
 
 class Value(NamedTuple):
@@ -138,11 +139,25 @@ class Rehearsal:
             [value for place in call.source for value in self._use(self.actors[member], place, first.step)]
             for member, call in zip(members, calls, strict=True)
         ]
+        self._check_call(calls, given)
         results = self._results(first, given)
         for member, call, values in zip(members, calls, results, strict=True):
             if call.target or call.kind in (Kind.REDUCE_SCATTER, Kind.SCATTER, Kind.ALLTOALL):
                 self._write(self.actors[member], call.target, _given_by(values, first.step))
             self._end(self.actors[member], came[member][0])
+
+    def _check_call(self, calls: Sequence[GroupCall], given: Sequence[Values]) -> None:
+        """All members mean the same call, and give as much as it says."""
+        first = calls[0]
+        if len({(call.kind, call.root, call.counts) for call in calls}) > 1:
+            self._tell(f"{format_ranks(first.members)} do not make the same call in step {first.step}")
+        takes = _given_lengths(first, list(map(len, given)))
+        for member, values, count in zip(first.members, given, takes, strict=True):
+            if len(values) != count:
+                self._tell(
+                    f"rank {member} gives {len(values)} elements to the {first.kind.value} of step "
+                    f"{first.step}, which takes {count} from it"
+                )
 
     def _results(self, call: GroupCall, given: list[Values]) -> list[Values]:
         """What every member gets, where it has room for it."""
@@ -162,8 +177,6 @@ class Rehearsal:
         return [everything] * size
 
     def _combined(self, call: GroupCall, given: list[Values]) -> Values:
-        if len({len(values) for values in given}) > 1:
-            self._tell(f"the members of the {call.kind.value} in step {call.step} give unequal lengths")
         return [_combined(column, call.step) for column in zip(*given, strict=False)]
 
     def _together(self, call: GroupCall, given: list[Values]) -> Values:
@@ -231,6 +244,23 @@ def _cut(values: Values, counts: Sequence[int]) -> list[Values]:
     """Consecutive pieces of these lengths."""
     ends = list(accumulate(counts))
     return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+def _given_lengths(call: GroupCall, lengths: Sequence[int]) -> Sequence[int]:
+    """What a call takes from each member; `lengths` are what they give."""
+    size, everything = len(lengths), sum(call.counts)
+    match call.kind:
+        case Kind.GATHER | Kind.ALLGATHER:
+            return call.counts
+        case Kind.REDUCE_SCATTER:
+            return (everything,) * size
+        case Kind.SCATTER:
+            return [everything if member == call.root else 0 for member in range(size)]
+        case Kind.ALLTOALL if call.counts:
+            return [sum(call.counts[member * size : (member + 1) * size]) for member in range(size)]
+        case Kind.BROADCAST:
+            return [lengths[call.root] if member == call.root else 0 for member in range(size)]
+    return (lengths[0],) * size
 
 
 def _given_by(values: Values, step: int) -> Values:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from hpccoll.plans.collective import Collective
-from hpccoll.plans.pairs import Pairs
+from hpccoll.plans.pairs import Made
 from hpccoll.plans.spans import Region, length
 from hpccoll.topology.layout import Layout
 
@@ -106,8 +106,8 @@ class Step:
     def elements(self, group: int) -> int:
         """Elements of the index space that one group acts on."""
         regions = self.regions[group]
-        if isinstance(regions, Pairs):
-            return sum(regions.gives) * sum(regions.takes)
+        if isinstance(regions, Made):
+            return regions.elements
         return sum(map(length, regions[:1] if self.kind.scans else regions))
 
     def group_of(self, rank: int) -> int | None:

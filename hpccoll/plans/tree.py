@@ -2,8 +2,9 @@
 
 The double binary tree halves the buffer; each half goes up and down a tree of its own, and a member
 that is inside one tree is (but for the ends) a leaf of the other, so that everybody sends and receives
-about the whole buffer once: about 2 log2 n rounds, 2 S bytes.  Source: P. Sanders, J. Speck, J. Traeff,
-"Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Comput. 35 (2009).
+about the whole buffer once: about 2 log2 n rounds, 2 S bytes.  Under a member are its neighbours on both
+sides, so that operands are combined in the order of the members.  Source: P. Sanders, J. Speck,
+J. Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Comput. 35 (2009).
 
     tree of 8      7                mirrored      0
                    3                              4
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
 from hpccoll.plans.builder import Builder
 from hpccoll.plans.spans import Region, length, segments, split, split_evenly, union
-from hpccoll.plans.steps import Kind
+from hpccoll.plans.steps import Kind, Order
 
 
 class Tree(NamedTuple):
@@ -156,6 +157,7 @@ class DoubleTree(Algorithm):
 
     name = "tree"
     kinds = frozenset({Kind.ALLREDUCE})
+    order = Order.RANKS
 
     def lower(
         self,

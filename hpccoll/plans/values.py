@@ -34,10 +34,14 @@ class Piece:
 
 
 class Values:
-    """The elements of the index space that one rank has a value of; `scratch`: elements of it in use."""
+    """The elements of the index space that one rank has a value of; `scratch`: elements of it in use.
 
-    def __init__(self, given: Region, output: Region) -> None:
+    `aliased`: the input may be part of the output (MPI.IN_PLACE), so that writing waits for its readers.
+    """
+
+    def __init__(self, given: Region, output: Region, *, aliased: bool) -> None:
         self.scratch = 0
+        self._aliased = aliased
         self._starts: list[int] = []  # ascending starts of _pieces in the index space
         self._pieces: dict[int, Piece] = {}
         self._output = output
@@ -121,14 +125,11 @@ class Values:
         return waits - {index}
 
     def write(self, span: Span, place: Place, index: int) -> set[int]:
-        """Note that operation `index` writes a span's value at a place; returns what it waits for.
-
-        Earlier readers of the span count even where they read the input: with MPI.IN_PLACE the input
-        is the same memory.
-        """
+        """Note that operation `index` writes a span's value at a place; returns what it waits for."""
         waits: set[int] = set()
         for part, piece in self.cut(span):
-            waits.update(piece.readers)
+            if self._aliased or piece.memory is not Memory.INPUT:
+                waits.update(piece.readers)
             if piece.writer >= 0:
                 waits.add(piece.writer)
             del self._pieces[part.start]

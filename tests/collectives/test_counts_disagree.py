@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpccoll.errors import MismatchError
+from hpccoll.errors import MismatchError, UsageError
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts
 from tests.support.oracle import Array, Job, perform
@@ -108,7 +108,8 @@ def test_counts_that_all_share_differ_on_one_rank(
             # One rank believes that a block has another length, its own block or another's.
             lengths = {(other, odd): 3 * factor}
             own = {(odd, target): 3 * factor for target in range(comm.size)} if other == odd else {}
-            refused(lambda: call(comm, name, 2 * factor, own, lengths), f"rank {odd}")  # noqa: B023
+            words = (f"rank {odd}", str(2 * factor), str(3 * factor))
+            refused(lambda: call(comm, name, 2 * factor, own, lengths), *words)  # noqa: B023
     perform(comm, Job("allreduce", 3))
 
 
@@ -116,7 +117,7 @@ def test_counts_that_all_share_differ_on_one_rank(
 @THREE_AND_FOUR
 def test_nothing_long_moves_either(communicator: Make, layout: str, name: str) -> None:
     comm = communicator(layout=layout)
-    for rank in range(comm.size):
+    for rank in (0, 2):
         wrong = {(1, rank): 3001} if name == "Scatterv" else {(rank, 1): 3001}
         refused(lambda: call(comm, name, 3000, {}, wrong, root=1), "3001", "3000")  # noqa: B023
     perform(comm, Job("allreduce", 3))
@@ -127,8 +128,16 @@ def test_two_wrong_lengths_that_make_up_for_each_other(communicator: Make, layou
     """One rank sends one more, another one less: the total is right."""
     comm = communicator(layout=layout)
     last = comm.size - 1
-    for gives in ({(0, last): 5, (last, 0): 3}, {(0, 0): 5, (0, last): 3}, {(0, last): 3, (last, last): 5}):
-        refused(lambda: call(comm, "Alltoallv", 4, gives, {}), "rank 0")  # noqa: B023
+    for gives, takes in (
+        ({(0, last): 5, (last, 0): 3}, {}),
+        ({(0, last): 5}, {(last, 0): 5}),
+        ({(0, last): 3, (last, 0): 5}, {(0, last): 5, (last, 0): 3}),
+    ):
+        refused(
+            lambda: call(comm, "Alltoallv", 4, gives, takes),  # noqa: B023
+            f"rank 0 gives {gives[0, last]} elements to rank {last}",
+            f"rank {last} gives {gives.get((last, 0), 4)} elements to rank 0",
+        )
     perform(comm, Job("alltoall", 3))
 
 
@@ -136,9 +145,24 @@ def test_two_wrong_lengths_that_make_up_for_each_other(communicator: Make, layou
 def test_many_wrong_pairs_are_counted(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
     size = comm.size
-    gives = {(i, j): 4 + i + j for i in range(size) for j in range(size)}
-    text = refused(lambda: call(comm, "Alltoallv", 4, gives, {}), "rank 0 gives", "more")
+    gives = {(i, j): 5 + i + j for i in range(size) for j in range(size) if i != j}
+    text = refused(lambda: call(comm, "Alltoallv", 4, gives, {}), "rank 0 gives 6 elements to rank 1")
     assert len(text) < 1000
+    assert ("more" in text) == (size > 3)
+
+
+@pytest.mark.parametrize("name", ["Gatherv", "Scatterv", "Allgatherv", "Alltoallv"])
+@TWO_TO_FOUR
+def test_what_a_rank_gives_itself_it_must_take(communicator: Make, layout: str, name: str) -> None:
+    """It can see that alone: it is an error of its arguments, on all ranks."""
+    comm = communicator(layout=layout)
+    for rank in range(comm.size):
+        del untouched[:]
+        with pytest.raises(UsageError, match=rf"rank {rank}: .*\b4\b") as caught:
+            call(comm, name, 4, {}, {(rank, rank): 5}, root=rank)
+        assert caught.value.suspects == (rank,)
+        assert all((receive == -1).all() for receive in untouched)
+    perform(comm, Job("allreduce", 3))
 
 
 @TWO_TO_FOUR

@@ -256,13 +256,13 @@ def test_closing_with_one_under_way_is_refused(world: MPI.Intracomm, layout: str
 
 
 @layouts({"": (2, 3), "1+1": (2,), "2+1": (3,)})
-@pytest.mark.parametrize("fault", ["root", "op", "receive"])
+@pytest.mark.parametrize("fault", ["root", "op", "recvbuf"])
 def test_wrong_arguments_on_one_rank_are_an_error_on_all(communicator: Make, layout: str, fault: str) -> None:
     comm = communicator(layout=layout)
     culprit = comm.size - 1
-    arguments: dict[str, Any] = {"receive": np.zeros(3), "op": MPI.SUM, "root": 0}
+    arguments: dict[str, Any] = {"recvbuf": np.zeros(3), "op": MPI.SUM, "root": 0}
     if comm.rank == culprit:
-        arguments[fault] = {"receive": "text", "op": "sum", "root": -1}[fault]
+        arguments[fault] = {"recvbuf": "text", "op": "sum", "root": -1}[fault]
     receive, op, root = arguments.values()
 
     def whole() -> None:
@@ -274,8 +274,9 @@ def test_wrong_arguments_on_one_rank_are_an_error_on_all(communicator: Make, lay
         call.Start()
         call.Wait()
 
-    with pytest.raises(UsageError, match=rf"{fault}.* is "):
+    with pytest.raises(UsageError, match=f"rank {culprit}: {fault} is ") as caught:
         whole()
+    assert caught.value.suspects == (culprit,)
     perform(comm, Job("allreduce", 3))
 
 

@@ -56,17 +56,17 @@ def folded(parts: list[Array], op: str, ranks: int | None = None) -> Array:
     if op == "AVG":
         numbers = total.view(total.real.dtype)
         total = (numbers / numbers.dtype.type(ranks or len(parts))).view(wide)
-    return total.astype(dtype)
+    with np.errstate(over="ignore"):
+        return total.astype(dtype)
 
 
 def test_the_data_of_these_tests_depend_on_the_order() -> None:
-    for name in TYPES:
+    """Not those of 16 bits: most of their sums are exact in float32."""
+    for name in ("f4", "f8", "c8", "c16"):
         parts = [drawn(name, COUNT, rank) for rank in range(3)]
         for op in OPERATORS:
-            forwards, backwards = folded(parts, op), folded(parts[::-1], op)
-            assert (forwards != backwards).sum() > (5 if parts[0].dtype.itemsize == 2 else 50), (
-                f"{op} of {name}"
-            )
+            differ = (folded(parts, op) != folded(parts[::-1], op)).sum()
+            assert differ > 50, f"{op} of {name}: {differ} of {COUNT}"
 
 
 def results(comm: Any, name: str, op: str, seed: int = 0) -> dict[str, bytes]:

@@ -12,8 +12,8 @@ from hpccoll.plans.steps import Plan
 from hpccoll.topology.layout import Layout
 
 COLLECTIVES = (
-    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "scan",
-    "exscan",
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall",
+    "scan", "exscan",
 )  # fmt: skip
 RAGGED = ("allgather", "reduce_scatter", "gather", "scatter", "alltoall")
 SEGMENT = 2  # elements: short, so that few elements make several messages

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
+from hpccoll.plans.catalogue import make_plan
+from hpccoll.plans.collective import Collective
+from hpccoll.plans.flat import one_step
+from hpccoll.plans.pairs import Pairs
+from hpccoll.plans.steps import Kind, Order, Plan
 from hpccoll.plans.verify import verify
+from hpccoll.topology.layout import Layout
 from tests.plans.breaking import one_of, plan_of, with_step, without_step
 
 
@@ -32,6 +38,12 @@ def test_a_step_left_out_of_every_plan_is_found() -> None:
         ("reduce_scatter", "two_level"),
         ("reduce", "two_level"),
         ("broadcast", "two_level"),
+        ("gather", "two_level"),
+        ("scatter", "two_level"),
+        ("alltoall", "two_level"),
+        ("alltoall", "rail"),
+        ("scan", "two_level"),
+        ("exscan", "two_level"),
     ):
         plan = plan_of(name, "3x2", 8, collective, chunks=2)
         for number in range(len(plan.steps)):
@@ -93,3 +105,163 @@ def test_operands_out_of_order() -> None:
     turned = with_step(plan, 0, groups=((2, 3, 0, 1),))
     assert one_of(verify(turned), "rank 0 element 0", "in the order of ranks 2, 3, 0, 1")
     assert verify(replace(turned, order=Order.ANY)) == []
+
+
+# --- blocks for each rank -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_a_gather_or_scatter_with_the_wrong_root(collective: str) -> None:
+    plan = plan_of("two_level", "2+2", 3, collective)
+    inner, outer = (0, 1) if collective == "gather" else (1, 0)
+    elsewhere = verify(with_step(plan, outer, roots=(1,)))
+    assert one_of(elsewhere, "rank 0 element 6 is never written") or one_of(elsewhere, "has no value for all")
+    wrong_head = verify(with_step(plan, inner, roots=(0, 1)))
+    assert one_of(wrong_head, "rank 2 has no value for all of") or one_of(
+        wrong_head, "rank 2 element 6 is never written"
+    )
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "number"),
+    [("gather", "two_level", 1), ("scatter", "two_level", 1), ("alltoall", "two_level", 2),
+     ("alltoall", "two_level", 3), ("alltoall", "rail", 1)],
+)  # fmt: skip
+def test_blocks_used_without_a_wait(collective: str, name: str, number: int) -> None:
+    plan = plan_of(name, "2+2", 3, collective)
+    earlier = plan.steps[number].after[-1]
+    problems = verify(with_step(plan, number, after=()))
+    assert one_of(problems, f"uses in step {number} what step {earlier} gives")
+
+
+def all_pairs(collective: Collective, turn: int = 0) -> Pairs:
+    ranks = [(rank,) for rank in range(collective.size)]
+    return Pairs(collective, ranks, [*ranks[turn:], *ranks[:turn]])
+
+
+@pytest.mark.parametrize("name", ["direct", "flat"])
+def test_blocks_that_go_to_the_wrong_rank(name: str) -> None:
+    plan = plan_of(name, "3", 2, "alltoall")
+    assert verify(with_step(plan, 0, regions=(all_pairs(plan.collective),))) == []
+    turned = verify(with_step(plan, 0, regions=(all_pairs(plan.collective, 1),)))
+    # What is not for a rank does not come to its output.
+    assert one_of(turned, "rank 1 element 2 is never written")
+
+
+def test_blocks_in_another_order_than_that_of_their_places() -> None:
+    plan = plan_of("flat", "2", 2, "alltoall")
+    regions = list(all_pairs(plan.collective))
+    regions[0], regions[2] = regions[2], regions[0]
+    assert verify(with_step(plan, 0, regions=(regions,)))
+
+
+def test_a_block_too_many() -> None:
+    plan = plan_of("direct", "3", 2, "alltoall")
+    regions = list(all_pairs(plan.collective))
+    assert one_of(verify(with_step(plan, 0, regions=(regions[:-1],))), "step 0 has 8 regions for ranks 0-2")
+    regions[1] = regions[2]
+    assert one_of(verify(with_step(plan, 0, regions=(regions,))), "rank 1 element 2 is never written")
+
+
+def test_unequal_blocks_of_a_call_that_takes_them_for_equal() -> None:
+    """MPI's own call over several nodes, which no program tells the lengths of blocks."""
+    rows = {0: (1, 2), 1: (3, 4)}
+    plan = plan_of("flat", "1+1", 0, "alltoall")
+    ragged = Collective("alltoall", 2, 0, gives=rows)
+    problems = verify(replace(plan, collective=ragged, steps=one_step(ragged, plan.layout)))
+    assert one_of(problems, "rank 1 gives 7 elements to the alltoall of step 0, which takes 3 from it")
+
+
+# --- scans --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["flat", "linear", "recursive_doubling"])
+def test_a_scan_that_is_done_as_an_exscan(name: str) -> None:
+    scan, exscan = plan_of(name, "3", 2, "scan"), plan_of(name, "3", 2, "exscan")
+    missing = verify(with_step(scan, 0, kind=Kind.EXSCAN))
+    assert one_of(missing, "rank 1 element 2", "lacks the input of rank 1")
+    assert one_of(missing, "rank 0 element 2 is never written")
+    too_much = verify(with_step(exscan, 0, kind=Kind.SCAN))
+    assert one_of(too_much, "rank 1 element 2", "has element 0 of rank 1")
+
+
+@pytest.mark.parametrize("collective", ["scan", "exscan"])
+def test_members_of_a_scan_out_of_order(collective: str) -> None:
+    for name in ("linear", "recursive_doubling"):
+        plan = plan_of(name, "3", 2, collective)
+        problems = verify(with_step(plan, 0, groups=((0, 2, 1),)))
+        assert one_of(problems, "rank 1 element 2")
+        assert one_of(problems, "rank 2 element 2")
+
+
+def test_totals_of_the_wrong_rank_of_a_node() -> None:
+    plan = plan_of("two_level", "2+2", 2, "scan")
+    problems = verify(with_step(plan, 1, groups=((0, 3),)))
+    assert one_of(problems, "rank 3 element 2", "lacks the input of rank 1")
+
+
+@pytest.mark.parametrize("collective", ["scan", "exscan"])
+def test_what_is_prepended_twice_or_behind(collective: str) -> None:
+    plan = plan_of("two_level", "2+2", 2, collective)
+    last = len(plan.steps) - 1
+    step = plan.steps[last]
+    twice = replace(plan, steps=(*plan.steps, replace(step, after=(*step.after, last))))
+    assert one_of(verify(twice), "rank 3 element 2", "has the input of rank 0 2 times")
+    turned = with_step(plan, last, regions=tuple((result, before) for before, result in step.regions))
+    problems = verify(turned)
+    assert one_of(problems, "rank 3 element 2", "lacks the input of ranks 0, 1") or one_of(
+        problems, "rank 2 has no value for all of"
+    )
+
+
+@pytest.mark.parametrize("collective", ["scan", "exscan"])
+def test_a_scan_that_does_not_wait(collective: str) -> None:
+    plan = plan_of("two_level", "2+2", 2, collective)
+    last = len(plan.steps) - 1
+    for number, step in enumerate(plan.steps):
+        if step.family == "LAST" or number == last:
+            problems = verify(with_step(plan, number, after=()))
+            assert one_of(problems, f"uses in step {number} what step"), number
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def promising(plan: Plan) -> list[str]:
+    """What is found when a plan says that it folds."""
+    return verify(replace(plan, order=Order.FOLD))
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "text"),
+    [
+        ("allreduce", "recursive_doubling", "4"),
+        ("allreduce", "tree", "5"),
+        ("allreduce", "reduce_ring_broadcast", "2+2"),
+        ("allreduce", "scatter_rail_gather", "2+2"),
+        ("reduce", "binomial", "4"),
+        ("scan", "recursive_doubling", "4"),
+        ("exscan", "recursive_doubling", "5"),
+        ("scan", "two_level", "2+2"),
+        ("exscan", "two_level", "2+3"),  # two ranks before the last one are on its own node
+    ],
+)
+def test_a_plan_that_says_it_folds_and_does_not(collective: str, name: str, text: str) -> None:
+    between = {"allreduce": "recursive_doubling", "scan": "linear_scan", "exscan": "linear_scan"}
+    two_level = "+" in text
+    plan = plan_of(name, text, 2, collective, between=between[collective] if two_level else None)
+    assert verify(plan) == []
+    problems = promising(plan)
+    assert one_of(problems, "has operands that were combined before their turn"), problems
+    assert not one_of(problems, "in the order of ranks"), problems
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [("allreduce", "ring"), ("reduce_scatter", "ring"), ("reduce", "chain"), ("reduce", "binomial")],
+)
+def test_a_plan_that_says_it_keeps_rank_order_and_does_not(collective: str, name: str) -> None:
+    layout = Layout.parse("5")
+    plan = make_plan(name, Collective(collective, 5, 8, 2), layout, segment=4)
+    assert verify(plan) == []
+    assert one_of(verify(replace(plan, order=Order.RANKS)), "has its operands in the order of ranks")

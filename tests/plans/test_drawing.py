@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -142,6 +143,80 @@ def test_the_picture_shows_ranks_chunks_and_messages() -> None:
     assert {"#3b6fb6", "#e08a2e"} <= colours
 
 
+def arrows(picture: ElementTree.Element, level: str) -> int:
+    return sum(level in one.attrib.get("marker-end", "") for one in picture.iter(f"{SVG}path"))
+
+
+def words(picture: ElementTree.Element) -> list[str]:
+    return [one.text or "" for one in picture.iter(f"{SVG}text")]
+
+
+def test_an_alltoall_through_leaders() -> None:
+    plan = plan_of("two_level", "2+2+2", 100, "alltoall")
+    lines = draw_text(plan, 4).splitlines()
+    assert [cells(line)[:7] + cells(line)[8:] for line in lines[1:5]] == [
+        ["0", "G0", "gather", "NODE", "0,2,4", "native", "3.12 KiB", "-"],
+        ["1", "X0", "alltoall", "NODE", "-", "native", "1.56 KiB", "-"],
+        ["2", "X0", "alltoall", "LEADERS", "-", "direct", "9.38 KiB", "0"],
+        ["3", "S0", "scatter", "NODE", "0,2,4", "native", "3.12 KiB", "2"],
+    ]
+    picture = ElementTree.fromstring(draw_svg(plan, 4))
+    assert arrows(picture, "between") == 3 * 2
+    # Into memory and out of it: all and the leader, all and all, the leader and all.
+    assert arrows(picture, "inside") == (6 + 3) + (6 + 6) + (3 + 6)
+    assert "14.1 KiB of all ranks on layout 3x2" in words(picture)[1]
+
+
+@pytest.mark.parametrize(("name", "collective"), [("direct", "alltoall"), ("fold", "reduce_scatter")])
+def test_where_everybody_sends_to_everybody_one_rank_stands_for_all(name: str, collective: str) -> None:
+    picture = ElementTree.fromstring(draw_svg(plan_of(name, "4x8", 1000, collective), 4))
+    assert (arrows(picture, "inside"), arrows(picture, "between")) == (7, 24)
+    assert "what rank 0 sends; the others do likewise" in words(picture)
+    few = ElementTree.fromstring(draw_svg(plan_of(name, "2+2", 1000, collective), 4))
+    assert (arrows(few, "inside"), arrows(few, "between")) == (4, 8)
+    assert "what rank 0 sends; the others do likewise" not in words(few)
+
+
+def test_a_scan_by_nodes() -> None:
+    plan = plan_of("two_level", "3+1+2", 256, "exscan")
+    lines = draw_text(plan, 4).splitlines()
+    assert [cells(line)[1:6] for line in lines[1:6]] == [
+        ["E0", "exscan", "NODE", "-", "native"],
+        ["R0", "reduce", "NODE", "2,3,5", "native"],
+        ["E0", "exscan", "LAST", "-", "doubling_scan"],
+        ["B0", "broadcast", "NODE", "3,5", "native"],
+        ["F0", "prepend", "NODE", "-", "native"],
+    ]
+    assert cells(lines[7]) == ["NODE:", "3 of 1 to 3: 0-2 | 3 | 4,5"]  # of steps without the first node too
+    assert cells(lines[8]) == ["LAST:", "1 of 3: 2,3,5"]
+    picture = ElementTree.fromstring(draw_svg(plan, 4))
+    assert arrows(picture, "between") == 2 + 1
+    # In exscan all give and all but the first of each node get; in reduce the last gets.
+    assert arrows(picture, "inside") == (5 + 3) + (5 + 2) + 2
+    said = " ".join(words(picture))
+    assert "step 2: exscan over the last rank of each node (doubling scan)" in said
+    assert "step 4: prepend in every node but the first" in said
+
+
+def test_roots_of_many_nodes_in_words() -> None:
+    scan = draw_text(plan_of("two_level", "6x2", 256, "exscan"), 4).splitlines()
+    assert [cells(line)[4] for line in scan[1:6]] == ["-", "last of each", "-", "last of each", "-"]
+    reduced = draw_text(plan_of("two_level", "6x2", 256, "reduce"), 4).splitlines()
+    assert cells(reduced[1])[4] == "first of each"
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [("alltoall", "two_level"), ("alltoall", "rail"), ("alltoall", "direct"), ("gather", "binomial")],
+)
+def test_sixteen_thousand_ranks_are_drawn_in_a_moment(collective: str, name: str) -> None:
+    plan = plan_of(name, "256x64", 1000, collective)
+    begin = time.process_time()
+    assert len(draw_svg(plan, 4)) < 300_000
+    assert len(draw_text(plan, 4).splitlines()) < 40
+    assert time.process_time() - begin < 2
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (12, "12 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1048572, "1 MiB"),
@@ -183,3 +258,11 @@ def test_operations_in_words() -> None:
     ]
     call = lower(plan_of("flat", "4", 8), 1).operations[0]
     assert operation_text(call) == "allreduce of WORLD, ranks 0-3: give input[0:8], get output[0:8]"
+    first = lower(plan_of("flat", "4", 8, "exscan"), 0).operations[0]
+    assert operation_text(first) == "exscan of WORLD, ranks 0-3: give input[0:8], get nothing"
+    rows = lower(plan_of("two_level", "2+2", 1, "alltoall"), 1).operations
+    assert [operation_text(one) for one in rows] == [
+        "gather of NODE, ranks 0, 1: give input[2:4], get nothing",
+        "alltoall of NODE, ranks 0, 1: give input[0:2], get output[0:2]",
+        "scatter of NODE, ranks 0, 1: give nothing, get output[2:4]",
+    ]

@@ -24,12 +24,14 @@ from tests.plans.execution import add, compose, execute, expected, maps
 LAYOUTS = ("1", "2", "5", "2+2", "3+1", "cyclic:2+2", "cyclic:3+1+2", "1+1+1+1+1+1", "2+3+2")
 # The plans that keep rank order on at least one layout.
 IN_RANK_ORDER = {
-    "allreduce": {"flat", "recursive_doubling", "fold", "scatter_rail_gather", "reduce_ring_broadcast"},
+    "allreduce": {
+        "flat", "tree", "recursive_doubling", "fold", "scatter_rail_gather", "reduce_ring_broadcast",
+    },
     "reduce": {"flat", "fold"},
     "reduce_scatter": {"flat", "fold"},
     "scan": {"flat", "recursive_doubling", "linear", "two_level"},
     "exscan": {"flat", "recursive_doubling", "linear", "two_level"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,7 @@ def test_plans_that_fold_give_the_same_bits_on_every_layout(collective: str) -> 
     [
         ("allreduce", "recursive_doubling"),
         ("allreduce", "ring"),
+        ("allreduce", "tree"),
         ("allreduce", "reduce_ring_broadcast"),
         ("reduce", "binomial"),
         ("reduce_scatter", "two_level"),

@@ -1,4 +1,4 @@
-"""Ragged calls of which a rank knows its own node's lengths only: its program is the one that all would give."""
+"""Ragged calls of which a rank knows its own node's lengths: its program is that of one who knows all."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def recipes(call: Collective, layout: Layout) -> Iterator[Recipe]:
 def same_programs(plan: Plan, between: str | None) -> bool:
     call, layout = plan.collective, plan.layout
     for rank in range(layout.size):
-        mine = make_plan(
-            plan.name, known_to(rank, call, layout), layout, segment=SEGMENT, between=between
-        )
+        mine = make_plan(plan.name, known_to(rank, call, layout), layout, segment=SEGMENT, between=between)
         if lower(mine, rank) != lower(plan, rank):
             return False
     return True

@@ -19,7 +19,7 @@ from tests.support.launch import REPOSITORY
 
 @pytest.fixture(autouse=True)
 def default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LAYOUT", "ALGORITHM", "SMALL_BYTES", "SEGMENT_BYTES", "CHUNK_BYTES"):
+    for name in ("LAYOUT", "ALGORITHM", "SMALL_BYTES", "SEGMENT_BYTES", "CHUNK_BYTES", "REPRODUCIBLE"):
         monkeypatch.delenv(f"HPCCOLL_{name}", raising=False)
 
 
@@ -107,8 +107,10 @@ def test_the_program_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("collective", "blocks"), [("allgather", 4), ("reduce_scatter", 4), ("broadcast", 1)]
-)
+    ("collective", "blocks"),
+    [("allgather", 4), ("reduce_scatter", 4), ("gather", 4), ("scatter", 4), ("alltoall", 4),
+     ("broadcast", 1), ("scan", 1), ("exscan", 1)],
+)  # fmt: skip
 def test_bytes_are_those_of_nccl_tests(
     capsys: pytest.CaptureFixture[str], collective: str, blocks: int
 ) -> None:
@@ -138,6 +140,68 @@ def test_settings_of_the_environment_count(
     named = document(capsys, "allreduce", "--bytes", "8", "--algorithm", "one_shot")
     assert named["chosen"] == "one_shot"
     assert "a call would not take it: more than HPCCOLL_SMALL_BYTES=0 allows" in str(named["why"])
+
+
+def test_plans_that_no_call_takes_are_shown_and_said_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("allreduce", "--layout", "2+2", "--algorithm")
+    found = document(capsys, *arguments, "flat", "--bytes", "4G")
+    assert (found["chosen"], found["candidates"][-1]["name"]) == ("flat", "flat")  # type: ignore[index]
+    assert found["why"] == (
+        "asked for by name; a call would not take it: more than the 2147483647 bytes of MPI's own call"
+    )
+    monkeypatch.setenv("HPCCOLL_REPRODUCIBLE", "1")
+    ring = document(capsys, *arguments, "ring")
+    assert str(ring["why"]).endswith("its bits depend on the layout, and HPCCOLL_REPRODUCIBLE is set")
+    assert document(capsys, *arguments, "fold")["why"] == "asked for by name"
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
+def test_the_reproducible_mode_has_the_plans_that_fold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, collective: str
+) -> None:
+    arguments = (collective, "--layout", "2+2", "--bytes", "1M")
+    assert len(document(capsys, *arguments)["candidates"]) > 1  # type: ignore[arg-type]
+    monkeypatch.setenv("HPCCOLL_REPRODUCIBLE", "1")
+    found = document(capsys, *arguments)
+    assert found["chosen"] == ("linear" if "scan" in collective else "fold")
+    assert found["why"] == "lowest predicted time of the reproducible plans"
+    # Whole numbers have the same bits in any order.
+    assert document(capsys, *arguments, "--dtype", "int32")["why"] == "lowest predicted time"
+
+
+@pytest.mark.parametrize(
+    ("collective", "layout", "name", "words"),
+    [
+        ("gather", "3+1", "two_level", "gather of NODE, ranks 0-2: give input[0:64], get output[0:192]"),
+        ("scatter", "3+1", "two_level", "send input[192:256] to rank 3"),
+        ("alltoall", "2+2", "two_level", "send scratch[0:256] to rank 2"),
+        ("alltoall", "2+2", "rail", "alltoall of NODE, ranks 0, 1"),
+        ("scan", "2+2", "two_level", "scan of NODE, ranks 0, 1: give input[0:64], get output[0:64]"),
+        ("exscan", "2+2", "linear", "send input[0:64] to rank 1"),
+    ],
+)
+def test_every_collective(
+    capsys: pytest.CaptureFixture[str], collective: str, layout: str, name: str, words: str
+) -> None:
+    size = str(64 * (1 if "scan" in collective else 4))
+    arguments = (collective, "--layout", layout, "--bytes", size, "--dtype", "uint8", "--algorithm", name)
+    text = output(capsys, *arguments, "--rank", "0")
+    assert text.startswith(f"{collective} of {size} B (")
+    assert f"plan: {name}" in text
+    assert words in text
+
+
+def test_what_is_only_moved_is_counted_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--layout", "2+2", "--bytes", "1K", "--rank", "1", "--dtype", "complex64")
+    moved = output(capsys, "alltoall", *arguments, "--algorithm", "direct")
+    assert moved.startswith("alltoall of 1 KiB (4 x 32 complex64)")
+    assert "0 bytes of scratch; places count bytes" in moved
+    assert "send input[512:768] to rank 2" in moved
+    summed = output(capsys, "scan", *arguments, "--algorithm", "linear")
+    assert summed.startswith("scan of 1 KiB (128 complex64)")
+    assert "128 complex64 of scratch; places count complex64" in summed
 
 
 def test_a_barrier(capsys: pytest.CaptureFixture[str]) -> None:

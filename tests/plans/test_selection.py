@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -10,12 +11,12 @@ import pytest
 
 from hpccoll.errors import UsageError
 from hpccoll.plans.catalogue import RECIPES, names
-from hpccoll.plans.collective import Collective
+from hpccoll.plans.collective import LOCALLY_RAGGED, REDUCTIONS, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.select import Tuning, candidates, describe, fits_one_shot, select
-from hpccoll.plans.steps import Plan
+from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
-from tests.plans.cases import COLLECTIVES
+from tests.plans.cases import COLLECTIVES, all_layouts, ragged
 
 SIZES = (8, 1024, 32768, 1 << 20, 1 << 24)
 TWO_LEVEL = {recipe.name for recipes in RECIPES.values() for recipe in recipes if recipe.two_level}
@@ -98,7 +99,11 @@ def test_a_plan_asked_for_by_name() -> None:
     layout = Layout.parse("3+1")
     large = Collective("allreduce", 4, 1 << 20)
     assert {one.name for one in candidates(large, layout, 4, Tuning(), "tree")} == {"tree"}
-    assert select(large, layout, 4, Tuning(), ONE_SHOT).name == ONE_SHOT
+    assert select(Collective("allreduce", 4, 1 << 10), layout, 4, Tuning(), ONE_SHOT).name == ONE_SHOT
+    # Where it cannot do the call, the others are there.
+    assert select(large, layout, 4, Tuning(), ONE_SHOT) == select(large, layout, 4, Tuning())
+    in_order = Tuning(order=Order.RANKS)
+    assert select(large, layout, 4, in_order, "ring") == select(large, layout, 4, in_order)
     with pytest.raises(UsageError, match=r"'scatter_rail_gather' of allreduce does not exist on layout 3\+1"):
         select(large, layout, 4, Tuning(), "scatter_rail_gather")
     with pytest.raises(
@@ -123,13 +128,103 @@ def test_chunks_are_no_smaller_than_asked_for() -> None:
         ("broadcast", 1024, True),
         ("allgather", 512, True),  # 32 blocks of 2 KiB: 16 payloads of 4 KiB
         ("allgather", 513, False),
-        ("reduce_scatter", 16, True),  # a rank sends 32 blocks of 64 bytes
+        ("gather", 512, True),
+        ("gather", 513, False),
+        ("reduce_scatter", 32, True),  # a rank sends 32 blocks of 128 bytes
         ("reduce_scatter", 33, False),
+        ("scatter", 32, True),
+        ("scatter", 33, False),
+        ("alltoall", 16, True),  # 32 payloads, of 32 blocks of 64 bytes
+        ("alltoall", 17, False),
+        ("scan", 512, True),  # all payloads reach all ranks
+        ("exscan", 513, False),
     ],
 )
 def test_what_fits_beside_the_check(collective: str, count: int, fits: bool) -> None:
     layout = Layout.parse("4x8")
     assert fits_one_shot(Collective(collective, 32, count), layout, 4, small_bytes=4096) is fits
+
+
+@pytest.mark.parametrize(
+    ("text", "order", "most"),
+    [
+        ("4x8", Order.ANY, 1024),
+        ("4x8", Order.RANKS, 1024),  # node by node is in rank order
+        ("4x8", Order.FOLD, 512),  # all payloads reach all ranks
+        ("cyclic:4x8", Order.RANKS, 512),
+        ("32", Order.FOLD, 1024),
+    ],
+)
+def test_an_order_asked_for_may_need_all_payloads(text: str, order: Order, most: int) -> None:
+    layout = Layout.parse(text)
+    for count, fits in ((most, True), (most + 1, False)):
+        call = Collective("allreduce", 32, count)
+        assert fits_one_shot(call, layout, 4, small_bytes=4096, order=order) is fits
+    made = select(Collective("allreduce", 32, most), layout, 4, Tuning(order=order), ONE_SHOT)
+    assert made.name == ONE_SHOT
+    assert made.order >= order
+
+
+def test_blocks_of_unequal_lengths_do_not_travel_with_the_check() -> None:
+    call = Collective("gather", 4, 0, 0, (1, 0, 1, 1))
+    assert not fits_one_shot(call, Layout.parse("2+2"), 1, small_bytes=4096)
+
+
+# --- order, and what a plan can do --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", sorted(REDUCTIONS))
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("native", [True, False])
+def test_every_order_has_a_plan_on_every_layout(collective: str, order: Order, native: bool) -> None:
+    for layout in (*all_layouts(3), *map(Layout.parse, ("4x8", "cyclic:2+2", "3+1", "5+1+9"))):
+        for count in (1, 1 << 20):
+            call = Collective(collective, layout.size, count)
+            found = candidates(call, layout, 4, Tuning(native=native, order=order))
+            assert found, layout
+            assert all(one.made.order >= order for one in found), layout
+
+
+@pytest.mark.parametrize(
+    ("order", "layout", "names_"),
+    [
+        (
+            Order.RANKS,
+            "2+2",
+            {"tree", "recursive_doubling", "fold", "scatter_rail_gather", "reduce_ring_broadcast"},
+        ),
+        (Order.RANKS, "cyclic:2+2", {"tree", "recursive_doubling", "fold"}),
+        (Order.RANKS, "4", {"flat", "tree", "recursive_doubling", "fold"}),
+        (Order.FOLD, "2+2", {"fold"}),
+        (Order.FOLD, "4", {"flat", "fold"}),
+    ],
+)
+def test_plans_that_keep_an_order(order: Order, layout: str, names_: set[str]) -> None:
+    call = Collective("allreduce", 4, 1 << 20)
+    found = candidates(call, Layout.parse(layout), 4, Tuning(order=order))
+    assert {one.name for one in found} == names_
+    # Of plans in levels only those whose algorithm between nodes keeps it, too.
+    assert not any("ring" in one.plan.replace(one.name, "") for one in found)
+
+
+@pytest.mark.parametrize("collective", sorted(LOCALLY_RAGGED))
+def test_mpis_own_call_and_trees_are_no_plans_for_what_no_rank_knows(collective: str) -> None:
+    chance = random.Random(collective)
+    for text in ("2+2", "3+1", "cyclic:2+2", "1+1"):
+        layout = Layout.parse(text)
+        call = ragged(collective, layout.size, chance)
+        found = {one.name for one in candidates(call, layout, 1, Tuning())}
+        assert found == set(names(collective, layout)) - {"flat", ONE_SHOT, "binomial"}
+    alone = {one.name for one in candidates(ragged(collective, 4, chance), Layout.parse("4"), 1, Tuning())}
+    assert alone == {"flat", "direct"}
+
+
+@pytest.mark.parametrize(("text", "together"), [("4x8", "rail"), ("8+7+8+9", "two_level")])
+def test_small_blocks_of_an_alltoall_go_together_between_nodes(text: str, together: str) -> None:
+    layout = Layout.parse(text)
+    tuning = Tuning(native=False)
+    taken = [select(Collective("alltoall", 32, size), layout, 1, tuning).name for size in (100, 1 << 20)]
+    assert taken == [together, "direct"]
 
 
 @pytest.mark.parametrize(
@@ -142,3 +237,13 @@ def test_selection_is_fast(text: str, limit_s: float) -> None:
     begin = time.process_time()
     select(Collective("allreduce", layout.size, 10_000_019), layout, 4, Tuning())
     assert time.process_time() - begin < limit_s
+
+
+@pytest.mark.parametrize("text", ["256x64", "cyclic:256x64"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_sixteen_thousand_ranks(collective: str, text: str) -> None:
+    """The limit is five times what it takes: 0.1 to 0.6 s."""
+    layout = Layout.parse(text)
+    begin = time.process_time()
+    select(Collective(collective, layout.size, 1000), layout, 4, Tuning())
+    assert time.process_time() - begin < 3

@@ -88,10 +88,10 @@ def test_the_size_of_ragged_ones_is_the_longest_buffer_of_any_rank(name: str, si
 
 
 def test_ragged_blocks_are_unequal_and_some_are_empty() -> None:
-    assert Place(0, 7, 0, 10, ragged=True).blocks == (10, 20, 0, 10, 20, 0, 10)
+    assert Place(0, 7, 0, 10, ragged=True).blocks == (20, 10, 0, 20, 10, 0, 20)
     place = Place(0, 4, 0, 10, ragged=True)
     rows = [place.exchanged(rank) for rank in range(4)]
-    assert rows == [(10, 20, 0, 10), (20, 0, 10, 20), (0, 10, 20, 0), (10, 20, 0, 10)]
+    assert rows == [(20, 10, 0, 20), (10, 0, 20, 10), (0, 20, 10, 0), (20, 10, 0, 20)]
     assert rows == [tuple(column) for column in zip(*rows, strict=True)]  # as in place demands
 
 
@@ -157,13 +157,13 @@ def test_what_comes_of_each_collective() -> None:
     assert pieces(OPERATIONS["scan"], 1) == [((0, 1), 0, 10)]
     assert pieces(OPERATIONS["exscan"], 2) == [((0, 1), 0, 10)]
     assert pieces(OPERATIONS["exscan"], 0) == [((), 0, 10)]
-    assert pieces(OPERATIONS["allgatherv"], 0) == [((0,), 0, 10), ((1,), 0, 20), ((2,), 0, 0)]
-    assert pieces(OPERATIONS["reduce_scatterv"], 1) == [(everyone, 10, 20)]
-    assert pieces(OPERATIONS["gatherv"], 1) == [((0,), 0, 10), ((1,), 0, 20), ((2,), 0, 0)]
-    assert pieces(OPERATIONS["scatterv"], 1) == [((1,), 10, 20)]
-    # Rows of the matrix: 10 20 0, 20 0 10, 0 10 20.
+    assert pieces(OPERATIONS["allgatherv"], 0) == [((0,), 0, 20), ((1,), 0, 10), ((2,), 0, 0)]
+    assert pieces(OPERATIONS["reduce_scatterv"], 1) == [(everyone, 20, 10)]
+    assert pieces(OPERATIONS["gatherv"], 1) == [((0,), 0, 20), ((1,), 0, 10), ((2,), 0, 0)]
+    assert pieces(OPERATIONS["scatterv"], 1) == [((1,), 20, 10)]
+    # Rows of the matrix: 20 10 0, 10 0 20, 0 20 10.
     for name in ("alltoallv", "alltoallw"):
-        assert pieces(OPERATIONS[name], 1) == [((0,), 10, 20), ((1,), 20, 0), ((2,), 0, 10)]
+        assert pieces(OPERATIONS[name], 1) == [((0,), 20, 10), ((1,), 10, 0), ((2,), 0, 20)]
 
 
 MOVING = [name for name, row in OPERATIONS.items() if row.sized and not row.reduces]
@@ -217,7 +217,7 @@ def test_ragged_arguments_have_counts() -> None:
         found = arguments(name, place, marker)
         return [(one.array, one.counts) if isinstance(one, Blocks) else one for one in found]
 
-    blocks, own = (10, 20, 0), (0, 10, 20)
+    blocks, own = (20, 10, 0), (0, 20, 10)
     assert shown("allgatherv", other) == ["send", ("take", blocks)]
     assert shown("allgatherv", other, "IN_PLACE") == ["IN_PLACE", ("take", blocks)]
     assert shown("reduce_scatterv", other) == ["send", "take", blocks]
@@ -228,7 +228,7 @@ def test_ragged_arguments_have_counts() -> None:
     for name in ("alltoallv", "alltoallw"):
         assert shown(name, other) == [("send", own), ("take", own)]
         assert shown(name, other, "IN_PLACE") == ["IN_PLACE", ("take", own)]
-    assert OPERATIONS["gatherv"].in_place_start(root) == 10
+    assert OPERATIONS["gatherv"].in_place_start(root) == 20
     assert OPERATIONS["allgatherv"].in_place_start(other) == 30
     assert OPERATIONS["alltoallv"].in_place_start(other) == 0
 

@@ -171,8 +171,8 @@ def test_json_has_mode_and_prices() -> None:
         ("broadcast", "--nonblocking", "# Nonblocking: Ibcast and Wait are timed"),
         ("gatherv", "--persistent", "# Persistent: Gatherv_init once; Start and Wait are timed"),
         ("scan", "--reproducible", "# Reproducible: price is its time over that of the default mode"),
-        ("reduce_scatterv", "", "# Ragged: block of rank r: (r + 1) % 3 times count; size: the longest"),
-        ("alltoallw", "", "# Ragged: block of rank r for rank q: (r + q + 1) % 3 times count; size:"),
+        ("reduce_scatterv", "", "# Ragged: block of rank r: 2 - r % 3 times count; size: the longest"),
+        ("alltoallw", "", "# Ragged: block of rank r for rank q: 2 - (r + q) % 3 times count; size:"),
     ],
 )
 def test_the_title_says_what_is_called(operation: str, arguments: str, line: str) -> None:

@@ -296,6 +296,17 @@ def test_counts_of_one_block_stand_for_each_rank() -> None:
     assert all(one.tolist() == [-1, -1, *total[3 * r : 3 * r + 3], *[-1] * 7] for r, one in enumerate(got))
 
 
+def test_a_displacement_without_a_count_means_the_rest() -> None:
+    values = np.arange(6.0)
+    assert calls.broadcast(Where(0, 2), [values, (None, 2)], 0).give.tolist() == [2, 3, 4, 5]
+    call = calls.scatter(Where(0, 2), [values, None, 2, "d"], np.zeros(2), 0)
+    assert (call.count, call.give.tolist()) == (2, [2, 3, 4, 5])
+    with pytest.raises(
+        UsageError, match="sendbuf holds 5 elements from 1: must be a multiple of the 2 ranks"
+    ):
+        calls.scatter(Where(0, 2), [values, (None, 1)], np.zeros(2), 0)
+
+
 A = np.zeros(6)
 REFUSED = [
     ([A], "must be an array, [buf, count], [buf, type] or [buf, count, type]"),

@@ -162,6 +162,9 @@ def test_columns_of_different_widths() -> None:
         together(calls.gatherv, sends, only(0, 3, spec), 0)
         assert np.array_equal(matrix[:, :6], np.hstack(parts))
         assert (matrix[:, 6] == 0).all()
+    every = [np.zeros((height, 6), int, order="F") for _ in widths]
+    together(calls.allgatherv, sends, [[one, list(counts)] for one in every])
+    assert all(np.array_equal(one, np.hstack(parts)) for one in every)
     got = [np.zeros((height, width), int) for width in widths]
     together(calls.scatterv, only(0, 3, [matrix[:, :6], list(counts)]), got, 0)
     assert all(map(np.array_equal, got, parts))

@@ -76,8 +76,8 @@ def _mode_lines(options: Options) -> Iterator[str]:
     if options.reproducible:
         yield "# Reproducible: price is its time over that of the default mode, called in turn"
     if operation.ragged:
-        index = "of rank r for rank q: (r + q + 1)" if operation.paired else "of rank r: (r + 1)"
-        yield f"# Ragged: block {index} % 3 times count; size: the longest buffer of any rank"
+        block = "of rank r for rank q: 2 - (r + q) % 3" if operation.paired else "of rank r: 2 - r % 3"
+        yield f"# Ragged: block {block} times count; size: the longest buffer of any rank"
 
 
 def _blocking_lines(options: Options) -> Iterator[str]:
