@@ -18,7 +18,7 @@ from hpccoll.errors import (
     UsageError,
     UsageTypeError,
 )
-from hpccoll.ops import AVG, accumulate, scaled_sum
+from hpccoll.ops.table import AVG, accumulate, scaled_sum
 from hpccoll.runtime.request import PersistentRequest, Request
 
 __all__ = [

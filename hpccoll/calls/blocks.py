@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hpccoll.arrays import block_order, memory_order, source, target
-from hpccoll.buffers import Buffer
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.reading import block_order, memory_order, source, target
 from hpccoll.calls.call import (
     BYTE,
     Call,

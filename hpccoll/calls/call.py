@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays import check_apart
-from hpccoll.buffers import Buffer
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.reading import check_apart
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.ops import Arithmetic
+from hpccoll.ops.table import Arithmetic
 from hpccoll.transports.base import Array
 
 BYTE = np.dtype(np.uint8)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hpccoll.arrays import block_order, memory_order, source, target
-from hpccoll.buffers import Buffer
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.ragged import Ragged, ragged_source, ragged_target, typed_source, typed_target
+from hpccoll.arrays.reading import block_order, memory_order, source, target
 from hpccoll.calls.call import (
     Call,
     Copied,
@@ -20,7 +21,6 @@ from hpccoll.calls.call import (
     same_dtype,
 )
 from hpccoll.errors import UsageError
-from hpccoll.ragged_buffer import Ragged, ragged_source, ragged_target, typed_source, typed_target
 
 
 def gatherv(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpccoll.arrays import check_apart, memory_order, source, target
-from hpccoll.buffers import Buffer
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.messages import counts_for
+from hpccoll.arrays.reading import check_apart, memory_order, source, target
 from hpccoll.calls.call import (
     Call,
     Where,
@@ -16,8 +17,7 @@ from hpccoll.calls.call import (
     in_place,
 )
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.messages import counts_for
-from hpccoll.ops import Arithmetic, Operator, arithmetic
+from hpccoll.ops.table import Arithmetic, Operator, arithmetic
 
 
 def allreduce(where: Where, sendbuf: Any, recvbuf: Any, op: Operator) -> Call:

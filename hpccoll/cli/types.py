@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from hpccoll.dtypes import ROWS
-from hpccoll.ops import PAIRS, TABLE, Operator, working_name
+from hpccoll.ops.table import PAIRS, TABLE, Operator, working_name
 
 ITSELF, BY_MPI, REFUSED = "yes", "MPI", "-"
 LEGEND = (

@@ -52,7 +52,6 @@ from hpccoll.runtime.fingerprint import (
     REFUSED_VALUE,
     Fingerprint,
 )
-
 from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload, payload_of
 from hpccoll.runtime.planning import Planned, Planner
@@ -77,7 +76,11 @@ _given_up: list[object] = []
 
 
 class Context:
-    """The working state of one communicator.  `tally` counts the calls that ended well, by collective and plan."""
+    """The working state of one communicator.
+
+    `tally` counts the calls that ended well, by collective and plan; `last_error` is what the last call that
+    did not raised, or would have.
+    """
 
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
@@ -128,7 +131,10 @@ class Context:
             self._wait(stages, call.collective, sequence, None)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array in memory that the ranks of this node share.  Collective.  Raises ResourceError on all ranks."""
+        """An array in memory that the ranks of this node share.  Collective.
+
+        Raises: ResourceError on all ranks, when one has too little room.
+        """
         with self._alone("empty"):
             sequence = self._next()
             self._areas += 1
@@ -281,8 +287,8 @@ class Context:
         """One thread at a time; a second one at the same time is a mistake that all ranks learn of."""
         if not self._in_use.acquire(blocking=False):
             error = UsageError(
-                f"{collective} was called by thread {threading.current_thread().name!r} while another thread is in a "
-                "collective of the same communicator: give each thread a communicator of its own (Dup)"
+                f"{collective} was called by thread {threading.current_thread().name!r} while another thread "
+                "is in a collective of the same communicator: give each thread one of its own (Dup)"
             )
             self.refuse(collective, error)
             raise error

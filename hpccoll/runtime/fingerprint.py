@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpccoll.errors import HpccollError, MismatchError, UsageError, UsageTypeError
-from hpccoll.ops import NAMES as OPERATORS
+from hpccoll.ops.table import NAMES as OPERATORS
 from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import NAMES as COLLECTIVES
 from hpccoll.topology.notation import format_ranks

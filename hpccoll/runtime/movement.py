@@ -200,7 +200,7 @@ class Movement:
 
 
 def travelling(call: Call) -> Array:
-    """The elements that a rank puts in, in the dtype in which they travel: bytes where nothing is combined."""
+    """The elements that a rank puts in, as they travel: as bytes where nothing is combined."""
     return call.give.view(BYTE) if call.arithmetic is None else call.arithmetic.start(call.give)
 
 

@@ -40,7 +40,7 @@ def payload_of(call: Call, plan: Plan, give: Array) -> Payload | None:
 
 def finish_payload(call: Call, plan: Plan, payload: Payload, rank: int) -> None:
     """Bring this rank's part of the result to the caller's buffer."""
-    if call.take is None or payload.out is None or payload.out is call.take.flat and call.arithmetic is None:
+    if call.take is None or (payload.out is call.take.flat and call.arithmetic is None):
         return
     own = _part_of(payload, plan, rank)
     if own is None:

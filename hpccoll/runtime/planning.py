@@ -12,7 +12,7 @@ import numpy as np
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import UsageError
-from hpccoll.ops import Arithmetic
+from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.catalogue import RECIPES, make_plan, names, recipe_of
 from hpccoll.plans.collective import BLOCKED, Collective
 from hpccoll.plans.flat import ONE_SHOT
@@ -115,7 +115,7 @@ class Planner:
         return plan_code(collective, only) if only else BY_SELECTION
 
     def choose(self, call: Call, total: int) -> str:
-        """The name of the plan for blocks of which no rank knows all lengths; all of them together `total`."""
+        """The name of the plan for blocks of lengths that no rank knows all of; `total`: of all together."""
         blocks = self._layout.size ** (2 if call.collective == "alltoall" else 1)
         mean = -(-total * call.dtype.itemsize // blocks)
         collective = Collective(call.collective, self._layout.size, mean, call.root, (0,) * self._layout.size)
@@ -130,7 +130,7 @@ class Planner:
         return "direct"
 
     def plan_ragged(self, call: Call, name: str, gives: Rows, takes: Rows) -> Planned:
-        """The plan called `name` for a call of which some ranks' lengths are known: who gives and takes what."""
+        """The plan called `name`, from what some ranks give and take: this one's, or all of its node's."""
         known = tuple((rank, gives[rank].tobytes(), takes[rank].tobytes()) for rank in sorted(gives))
         key = (call.collective, call.root, call.dtype.itemsize, name, known)
         planned = self._cache.get(key)
@@ -225,7 +225,7 @@ def order_of(arithmetic: Arithmetic, config: Config) -> Order:
 
 
 def _units(call: Call) -> tuple[int, int]:
-    """Elements of the buffer or of a block as they travel, and their size: bytes where nothing is combined."""
+    """Elements of the buffer or of a block, and their size, as they travel."""
     if call.arithmetic is None:
         return call.count * call.dtype.itemsize, 1
     return call.count, call.working.itemsize

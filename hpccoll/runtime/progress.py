@@ -1,8 +1,8 @@
 """Moves started calls on while their callers do other things: one worker for the whole process.
 
-Whoever waits in hpccoll moves all started calls on; while nobody does, the worker does, a thread that lives
-as long as there are started calls.  It needs MPI.THREAD_MULTIPLE; below that, started calls move on only while
-some call of hpccoll waits, or tests.
+Whoever waits in hpccoll moves all started calls on; while nobody does, the worker does, a thread that is made
+with the first of them.  It needs MPI.THREAD_MULTIPLE; below that, started calls move on only while some
+call of hpccoll waits, or tests.
 
 All turns are taken under one lock, so that what a communicator shares between its calls needs none.  Waits
 are outside it.

@@ -41,7 +41,7 @@ def vectors(call: Call, rank: int, size: int) -> tuple[Array, Array]:
 
 
 def balance(gives: Array, takes: Array, rank: int) -> Array:
-    """This rank's part of the sum over all pairs, and how many elements it gives."""
+    """What one rank adds to the sum over all pairs, and how many elements it gives."""
     others = np.arange(gives.size, dtype=np.uint64)
     own = np.uint64(rank)
     given, taken = _drawn(own, others, gives), _drawn(others, own, takes)

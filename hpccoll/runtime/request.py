@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
@@ -47,10 +48,8 @@ class _Waiting(MPI.Request):
         """Give the handle back to MPI and raise what the call ended with."""
         if running is None or running.error is None:
             return super().Wait(status)
-        try:
+        with suppress(MPI.Exception):  # MPI says no more than that there was an error
             super().Wait(status)
-        except MPI.Exception:
-            pass  # MPI says no more than that there was an error
         raise running.error
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -155,7 +154,7 @@ class PersistentRequest(_Waiting, MPI.Prequest):
         return request
 
     def Start(self) -> None:
-        """Begin the call.  Raises UsageError when it has not ended since it was last started, or was freed."""
+        """Begin the call.  Raises UsageError while it is under way, and when it was freed."""
         if self._start is None:
             raise UsageError("this persistent request was freed")
         if self._running is not None and not (self._running.done and self == MPI.REQUEST_NULL):

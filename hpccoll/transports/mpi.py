@@ -75,7 +75,7 @@ class MpiGroup(GroupTransport):
     """MPI's own collectives over all ranks of the private communicator.
 
     `operator` is MPI's for the reductions; the caller makes sure that it gives the same answer as our table
-    for the dtype (ops.py).  What nothing is combined of comes as bytes.
+    for the dtype (ops/table.py).  What nothing is combined of comes as bytes.
     """
 
     def __init__(self, private: MPI.Intracomm, operator: MPI.Op) -> None:

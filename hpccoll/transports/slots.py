@@ -53,7 +53,8 @@ def staging_layout(members: int, slot_bytes: int) -> tuple[int, int]:
 class Slots:
     """The segment as one member sees it.
 
-    `head`: the counters and offers, as bytes, all zero at the start.  `data`: uint8, shape (2, members, slot_bytes).
+    `head`: the counters and offers, as bytes, all zero at the start.  `data`: uint8, shape
+    (2, members, slot_bytes).
     """
 
     def __init__(self, me: int, members: int, flags: Flags, head: Array, data: Array, areas: Areas) -> None:
@@ -81,7 +82,7 @@ class Slots:
         return whole.view(dtype)
 
     def offer(self, block: int, source: Offer | None, target: Offer | None) -> None:
-        """Say where this member's elements are, and where its results may be put; None: in its slot, nowhere."""
+        """Say where this member's elements are (None: in its slot) and where its results may be put."""
         line = self._offers[block % 2, self.me]
         for at, one in ((0, source), (2, target)):
             line[at] = 0 if one is None else one.area + 1
@@ -100,7 +101,7 @@ class Slots:
     def given(
         self, block: int, member: int, dtype: np.dtype[Any], start: int, in_slot: int, count: int
     ) -> Array:
-        """A member's elements: those from `start` of all that it gives, which its slot has from `in_slot` on."""
+        """Some of a member's elements, from `start` of what it gives, in its slot from `in_slot` on."""
         offer = self.source(block, member)
         if offer is None:
             return self.of(block, dtype)[member, in_slot : in_slot + count]

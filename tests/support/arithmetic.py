@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccoll
-from hpccoll.ops import Arithmetic, Operator, operator_of
+from hpccoll.ops.table import Arithmetic, Operator, operator_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

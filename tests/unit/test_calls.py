@@ -14,7 +14,7 @@ import hpccoll
 from hpccoll import calls
 from hpccoll.calls import Where
 from hpccoll.errors import UsageTypeError
-from hpccoll.ops import operator_of
+from hpccoll.ops.table import operator_of
 from tests.support.carry import carry, only, prepared, together
 
 SUM = operator_of(MPI.SUM)

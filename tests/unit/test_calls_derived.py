@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpccoll import arrays, calls, derived
+from hpccoll import calls
+from hpccoll.arrays import derived
+from hpccoll.arrays import reading as arrays
+from hpccoll.arrays.datatypes import OwnDatatype
 from hpccoll.calls import Where
-from hpccoll.datatypes import OwnDatatype
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.ops import operator_of
+from hpccoll.ops.table import operator_of
 from tests.support.carry import only, prepared, together
 
 SUM = operator_of(MPI.SUM)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpccoll import calls
 from hpccoll.calls import Where
-from hpccoll.ops import operator_of
+from hpccoll.ops.table import operator_of
 
 MAP_NORESERVE = 0x4000  # mmap.MAP_NORESERVE from Python 3.13 on
 FAR = 2**32

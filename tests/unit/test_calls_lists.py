@@ -22,7 +22,7 @@ from mpi4py import MPI
 from hpccoll import calls
 from hpccoll.calls import Call, Where
 from hpccoll.errors import UsageError
-from hpccoll.ops import operator_of
+from hpccoll.ops.table import operator_of
 from tests.support.carry import together
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpccoll import calls
 from hpccoll.calls import Where
 from hpccoll.errors import UsageError
-from hpccoll.ops import operator_of
+from hpccoll.ops.table import operator_of
 
 SUM = operator_of(MPI.SUM)
 AT = Where(1, 3)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from hpccoll.arrays.foreign import host_array, host_bytes
 from hpccoll.errors import UsageTypeError
-from hpccoll.foreign import host_array, host_bytes
 
 CPU, CUDA, CUDA_HOST = 1, 2, 3
 

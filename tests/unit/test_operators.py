@@ -10,7 +10,7 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 import hpccoll
-from hpccoll.ops import NAMES, arithmetic, operator_of, scaled_sum
+from hpccoll.ops.table import NAMES, arithmetic, operator_of, scaled_sum
 from tests.support.arithmetic import BOOL, COMPLEX, FLOATS, INTEGERS, TAKES, op_of
 
 

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import hpccoll
-from hpccoll.ops import Operator, accumulate, arithmetic, scaled_sum
+from hpccoll.ops.table import Operator, accumulate, arithmetic, scaled_sum
 from tests.support.arithmetic import (
     BOOL,
     COMPLEX,

@@ -18,7 +18,7 @@ from mpi4py import MPI
 import hpccoll
 from hpccoll.cli import topo, types
 from hpccoll.dtypes import ROWS, row_of, tag
-from hpccoll.ops import accumulate, arithmetic, scaled_sum
+from hpccoll.ops.table import accumulate, arithmetic, scaled_sum
 from tests.support.arithmetic import NUMBERS, SMALL_FLOATS, TAKES, collective, data, numpys, op_of, same
 
 

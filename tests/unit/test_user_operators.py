@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 import hpccoll
-from hpccoll.ops import accumulate, arithmetic, operator_of
+from hpccoll.ops.table import accumulate, arithmetic, operator_of
 from tests.support.arithmetic import BOOL, NUMBERS, TAKES, Array, collective, op_of
 
 

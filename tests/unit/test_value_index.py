@@ -12,7 +12,7 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 import hpccoll
-from hpccoll.ops import arithmetic, operator_of
+from hpccoll.ops.table import arithmetic, operator_of
 from tests.support.arithmetic import collective, op_of, same
 
 PAIRS = (MPI.SHORT_INT, MPI.INT_INT, MPI.LONG_INT, MPI.FLOAT_INT, MPI.DOUBLE_INT, MPI.LONG_DOUBLE_INT)

@@ -19,7 +19,7 @@ from hpccoll.cli.bench.options import PLAIN
 from hpccoll.cli.bench.places import Blocks, Place
 from hpccoll.cli.bench.results import Case, Crossing
 from hpccoll.errors import UsageError
-from hpccoll.ops import AVG, Operator, scaled_sum
+from hpccoll.ops.table import AVG, Operator, scaled_sum
 
 _MPI_OPERATORS = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
 

@@ -28,8 +28,8 @@ from hpccoll.cli.bench.table import (
     title_lines,
 )
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.ops import arithmetic
-from hpccoll.ops import operator_of as table_row
+from hpccoll.ops.table import arithmetic
+from hpccoll.ops.table import operator_of as table_row
 
 # How long a rank whose collective failed waits for the others before it ends the job.
 _PATIENCE_S = 10.0

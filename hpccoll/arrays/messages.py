@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.datatypes import datatype_of, predefined_dtype
+from hpccoll.arrays.datatypes import datatype_of, predefined_dtype
+from hpccoll.arrays.foreign import NUMBERS, host_array, host_bytes
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.foreign import NUMBERS, host_array, host_bytes
 from hpccoll.transports.base import Array
 
 

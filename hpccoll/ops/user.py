@@ -15,8 +15,8 @@ from mpi4py import MPI
 
 from hpccoll.dtypes import row_of
 from hpccoll.errors import UsageTypeError
+from hpccoll.ops.value_index import predefined
 from hpccoll.transports.base import Array, Combine
-from hpccoll.value_index import predefined
 
 
 def combiner(function: MPI.Op, dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Combine:

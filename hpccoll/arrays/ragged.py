@@ -12,12 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays import along_last_axis, check_writable, derived_buffer, source, target
-from hpccoll.buffers import Buffer, DerivedBuffer, PartsBuffer
-from hpccoll.datatypes import predefined_dtype
-from hpccoll.derived import Block, Items
-from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.messages import (
+from hpccoll.arrays.buffer import Buffer, DerivedBuffer, PartsBuffer
+from hpccoll.arrays.datatypes import predefined_dtype
+from hpccoll.arrays.derived import Block, Items
+from hpccoll.arrays.messages import (
     Extent,
     Parts,
     array_of,
@@ -28,6 +26,8 @@ from hpccoll.messages import (
     take_apart,
     type_of,
 )
+from hpccoll.arrays.reading import along_last_axis, check_writable, derived_buffer, source, target
+from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.transports.base import Array
 
 _BYTE = np.dtype(np.uint8)

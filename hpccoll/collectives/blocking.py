@@ -1,4 +1,4 @@
-"""The blocking collectives, a method each; what returns at once is in nonblocking.py and persistent.py."""
+"""The blocking collectives: each returns when this rank's part is done."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 from mpi4py import MPI
 
 from hpccoll import calls
-from hpccoll.base import Base, Operation
-from hpccoll.nonblocking import NonBlocking
-from hpccoll.ops import operator_of
-from hpccoll.persistent import Persistent
+from hpccoll.collectives.base import Base, Operation
+from hpccoll.ops.table import operator_of
 
 
 class Blocking(Base):
@@ -27,7 +25,7 @@ class Blocking(Base):
             sendbuf: array of any shape, number, or mpi4py's buffer list.
             recvbuf: array of as many elements and the same dtype.
             op: an MPI operator, also one of the caller's, `hpccoll.AVG`, or one that `hpccoll.scaled_sum` or
-                `hpccoll.accumulate` made; ops.py has the table.
+                `hpccoll.accumulate` made; docs/types.md has the table.
 
         Raises:
             UsageError: wrong arguments on any rank, on every rank; nothing has moved.
@@ -56,7 +54,7 @@ class Blocking(Base):
         self._run("scan", lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)))
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
-        """Combine the elements of the ranks before this one, in rank order; rank 0's `recvbuf` stays as it is.
+        """Combine the elements of the ranks before this one, in rank order; rank 0's `recvbuf` stays.
 
         Buffers and errors as in `Allreduce`.
         """
@@ -165,12 +163,3 @@ class Blocking(Base):
     def Barrier(self) -> None:
         """Return once every rank has come.  Raises as `Allreduce`."""
         self._run("barrier", lambda where: calls.barrier(where))
-
-
-class Collectives(Blocking, NonBlocking, Persistent):
-    """Collectives in levels, for a subclass of an MPI intracommunicator.
-
-    The first use of a collective (or of `machine` and what is read from it) sets up the communicator and is
-    itself collective.  Instances that MPI made without `__init__` (Dup, unpickling) work alike.  Neighbour
-    collectives and the lower-case methods, which pickle, are MPI's own, inherited.
-    """

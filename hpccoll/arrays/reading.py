@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.buffers import Buffer, DerivedBuffer, PartsBuffer
-from hpccoll.datatypes import OwnDatatype, element_dtype, packed_dtype, predefined_dtype
-from hpccoll.derived import Block, Items
-from hpccoll.dtypes import check_movable, row_of
-from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.foreign import NUMBERS
-from hpccoll.messages import (
+from hpccoll.arrays.buffer import Buffer, DerivedBuffer, PartsBuffer
+from hpccoll.arrays.datatypes import OwnDatatype, element_dtype, packed_dtype, predefined_dtype
+from hpccoll.arrays.derived import Block, Items
+from hpccoll.arrays.foreign import NUMBERS
+from hpccoll.arrays.messages import (
     Extent,
     Parts,
     array_of,
@@ -32,7 +30,9 @@ from hpccoll.messages import (
     take_apart,
     type_of,
 )
-from hpccoll.ops import Operator
+from hpccoll.dtypes import check_movable, row_of
+from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.ops.table import Operator
 from hpccoll.transports.base import Array
 
 _CONSTANTS = (*NUMBERS, np.generic, bytes)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.derived import Items
+from hpccoll.arrays.derived import Items
 from hpccoll.transports.base import Array
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from mpi4py import MPI
 
 from hpccoll import calls
-from hpccoll.base import Base, Operation
-from hpccoll.ops import operator_of
+from hpccoll.collectives.base import Base, Operation
+from hpccoll.ops.table import operator_of
 from hpccoll.runtime.request import Request
 
 

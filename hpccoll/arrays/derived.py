@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.datatypes import OwnDatatype, packed_dtype
+from hpccoll.arrays.datatypes import OwnDatatype, packed_dtype
 from hpccoll.errors import UsageError
 from hpccoll.transports.base import Array
 

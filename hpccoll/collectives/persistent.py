@@ -8,16 +8,16 @@ from typing import Any
 from mpi4py import MPI
 
 from hpccoll import calls
-from hpccoll.base import Base, Operation
-from hpccoll.ops import operator_of
+from hpccoll.collectives.base import Base, Operation
+from hpccoll.ops.table import operator_of
 from hpccoll.runtime.request import PersistentRequest
 
 
 class Persistent(Base):
     """Collectives that return a `PersistentRequest`, to be started again and again on the same buffers.
 
-    Arguments are those of the blocking method, and `info`, of which nothing is used.  Making one is collective:
-    all ranks agree on the call, and wrong arguments on one raise on all.
+    Arguments are those of the blocking method, and `info`, of which nothing is used.  Making one is
+    collective: all ranks agree on the call, and wrong arguments on one raise on all.
     """
 
     def Allreduce_init(

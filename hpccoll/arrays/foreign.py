@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.dlpack import dtype_and_shape
+from hpccoll.arrays.dlpack import dtype_and_shape
 from hpccoll.errors import UsageTypeError
 from hpccoll.transports.base import Array
 

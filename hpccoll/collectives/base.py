@@ -17,7 +17,7 @@ from hpccoll.calls import Call, Where
 from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import HpccollError, UsageError, UsageTypeError
-from hpccoll.ops import Operator, arithmetic, operator_of
+from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
 from hpccoll.plans.steps import Order
@@ -146,8 +146,8 @@ class Base(_Intracomm):
 
         Collectives on it, or on contiguous parts of it, do not copy elements to where the others reach them.
         Otherwise it is an array like any, and this rank's alone.  Collective: each rank passes its own shape
-        and dtype.  The memory is reserved at once, from `shm_dir`, and goes with the last array in it (when the
-        next one is made, or the communicator is closed).
+        and dtype.  The memory is reserved at once, from `shm_dir`, and goes with the last array in it (when
+        the next one is made, or the communicator is closed).
 
         Raises:
             UsageError: a shape or dtype that NumPy has not, or one of Python objects.

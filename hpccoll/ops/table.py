@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll import user_ops, value_index
 from hpccoll.dtypes import ROWS, Row, native, row_of
 from hpccoll.errors import UsageTypeError
+from hpccoll.ops import user, value_index
 from hpccoll.transports.base import Array, Combine
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def arithmetic(operator: Operator, dtype: np.dtype[Any], datatype: MPI.Datatype 
     Raises: UsageTypeError for a pair that has no answer, naming what the operator takes.
     """
     if operator.function is not None:
-        combine = user_ops.combiner(operator.function, dtype, datatype)
+        combine = user.combiner(operator.function, dtype, datatype)
         return Arithmetic(operator, dtype, dtype, combine)
     if operator.factor is None:
         return _of_table(operator, dtype)

@@ -1,0 +1,16 @@
+"""A method for every collective: blocking, non-blocking, persistent; and the state they stand on."""
+
+from hpccoll.collectives.blocking import Blocking
+from hpccoll.collectives.nonblocking import NonBlocking
+from hpccoll.collectives.persistent import Persistent
+
+__all__ = ["Collectives"]
+
+
+class Collectives(Blocking, NonBlocking, Persistent):
+    """Collectives in levels, for a subclass of an MPI intracommunicator.
+
+    The first use of a collective (or of `machine` and what is read from it) sets up the communicator and is
+    itself collective.  Instances that MPI made without `__init__` (Dup, unpickling) work alike.  Neighbour
+    collectives and the lower-case methods, which pickle, are MPI's own, inherited.
+    """
