@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from hpccoll.errors import UsageError
 from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
 
 T = TypeVar("T")
@@ -53,10 +54,16 @@ class Running:
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._turns = 0
+        self._process = os.getpid()
         self.owner = owner
         self.done = False
         self.error: BaseException | None = None
         self._when_done: list[Callable[[], None]] = []
+
+    def check_process(self) -> None:
+        """Raises UsageError in a forked child of the process that started the call."""
+        if self._process != os.getpid():
+            raise UsageError(f"this request belongs to process {self._process}: a forked child cannot use it")
 
     def extend(self) -> None:
         """Somebody waits from now on: the time that the call may take counts from here."""

@@ -29,15 +29,18 @@ class _Waiting(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return once the call is complete.  Raises the call's errors, as the blocking method does."""
-        running, self._running = self._running, None
+        running = self._running
         if running is not None:
+            running.check_process()
             PROGRESS.wait(running)
+        self._running = None
         return self._release(running, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Move started calls on; True once this one is complete.  Raises the call's errors."""
         running = self._running
-        if running is not None and not running.done:
+        if running is not None:
+            running.check_process()
             PROGRESS.turn()
             if not running.done:
                 return False
