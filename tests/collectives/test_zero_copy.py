@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import hpccoll
 from hpccoll.errors import HpccollError, UsageError
+from hpccoll.memory.areas import Areas, Offer
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts, on_layouts
 from tests.support.oracle import (
@@ -180,6 +181,51 @@ def test_ragged_calls_requests_and_persistent_calls(communicator: Make, layout: 
             persistent.Wait()
             attempt.check()
         persistent.Free()
+
+
+@pytest.fixture
+def read_in_place(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that this rank read where another rank has them."""
+    seen: list[int] = []
+    view = Areas.view
+
+    def noted(self: Areas, member: int, offer: Offer, start: int, nbytes: int) -> Array:
+        seen.append(nbytes)
+        return view(self, member, offer, start, nbytes)
+
+    monkeypatch.setattr(Areas, "view", noted)
+    return seen
+
+
+@layouts({"": (2, 3), "2+1": (3,)})
+def test_elements_are_read_where_they_are(
+    world: MPI.Intracomm, layout: str, read_in_place: list[int]
+) -> None:
+    """Else it would only look like zero copies: of plain arrays nothing is, of these all long calls are."""
+    with hpccoll.Communicator(world, layout=layout) as comm:
+        count = 50_000
+        first, second = comm.full((count,), comm.rank + 1.0), comm.empty((count,), float)
+        third = comm.empty((3,), float)  # by now the first might be thought to be unused
+        comm.Allreduce(np.ones(count), np.empty(count))
+        assert not read_in_place
+        for turn in range(3):
+            del read_in_place[:]
+            comm.Allreduce(first, second)
+            assert (second == comm.size * (comm.size + 1) / 2).all()
+            expected = comm.local_size > 1
+            assert bool(sum(read_in_place) >= 8 * count // comm.local_size) == expected, (
+                f"rank {comm.rank}, turn {turn}"
+            )
+            third = comm.empty((turn,), float)
+        # A part keeps the whole.
+        part = first[1000:40_000]
+        del first
+        gc.collect()
+        third = comm.empty((3,), float)
+        del read_in_place[:]
+        comm.Allreduce(part, second[: part.size])
+        assert bool(read_in_place) == (comm.local_size > 1), f"rank {comm.rank}"
+        assert third.size == 3
 
 
 @FEW

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mpi4py import MPI
+
 from tests.conformance.counting import KINDS, Census, table, words
 from tests.conformance.fetch import mpi4py_tests
 from tests.conformance.replace import PLAIN, replace
@@ -65,11 +67,14 @@ def run_module(name: str) -> dict[str, Any]:
     with open(os.devnull, "w") as sink:
         runner = unittest.TextTestRunner(stream=sink, verbosity=0, resultclass=Outcome, warnings="ignore")
         outcome = runner.run(suite)
+    failed = [test.id() for test, _ in outcome.failures + outcome.errors]
+    seconds = time.monotonic() - begin
+    if PLAIN.rank == 0:
+        print(f"{name}: {outcome.testsRun} tests, {len(failed)} failed here, {seconds:.1f} s", flush=True)
     return {
         "tests": outcome.testsRun,
-        "failed": [test.id() for test, _ in outcome.failures + outcome.errors],
-        "skipped": sorted(f"{test.id()}: {reason}" for test, reason in outcome.skipped),
-        "seconds": time.monotonic() - begin,
+        "failed": failed,
+        "skipped": [f"{test.id()}: {reason}" for test, reason in outcome.skipped],
         "foreign": foreign_classes(module),
     }
 
@@ -108,21 +113,6 @@ def run(names: Sequence[str], plain: bool) -> dict[str, Any]:
     }
 
 
-def summary(reports: Sequence[dict[str, Any]]) -> list[str]:
-    """For people: the modules of all ranks; the calls of rank 0 (each rank compares its own)."""
-    lines = []
-    for name, module in reports[0]["modules"].items():
-        failed = sum(len(report["modules"][name]["failed"]) for report in reports)
-        lines.append(
-            f"{name}: {module['tests']} tests, {len(module['skipped'])} skipped, "
-            f"{failed} failed (all ranks together), {module['seconds']:.1f} s"
-        )
-        lines += [f"  skipped {line}" for line in module["skipped"]]
-    lines += table(reports[0]["calls"], reports[0]["on_plans"])
-    lines.append(f"MPI's own: {words(reports[0]['inherited']) or 'no calls'}")
-    return lines
-
-
 def main() -> None:
     """Run the modules that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.run_mpi4py")
@@ -138,14 +128,16 @@ def main() -> None:
     sys.path.insert(0, str(folder))
     begin = time.monotonic()
     report = run(options.names, options.plain)
-    reports = PLAIN.gather(report)
-    result: dict[str, Any] = {}
-    if reports is not None:
-        print(*summary(reports), sep="\n")
-        modules = reports[0]["modules"].values()
-        result["tests"] = sum(module["tests"] for module in modules)
-        result["skipped"] = [line for module in modules for line in module["skipped"]]
-        print(f"{result['tests']} tests on each of {len(reports)} ranks, {time.monotonic() - begin:.1f} s")
+    modules = report["modules"].values()
+    tests = sum(module["tests"] for module in modules)
+    skips = PLAIN.allgather([line for module in modules for line in module["skipped"]])
+    skipped = sorted({line for lines in skips for line in lines})
+    if PLAIN.rank == 0:
+        print(*(f"skipped {line}" for line in skipped), sep="\n", end="\n" if skipped else "")
+        print(*table(report["calls"], report["on_plans"]), sep="\n")
+        print(f"MPI's own: {words(report['inherited']) or 'no calls'}")
+        print(f"{tests} tests on each of {PLAIN.size} ranks, {time.monotonic() - begin:.1f} s")
+    result = {"tests": tests, "skipped": skipped, "library": MPI.Get_library_version()}
     sys.exit(finish(report, result, options.json))
 
 
