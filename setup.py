@@ -15,7 +15,7 @@ native = Extension(
     "hpccoll._native._core",
     sources=sorted(glob("hpccoll/_native/*.c")),
     depends=sorted(glob("hpccoll/_native/*.h")),
-    extra_compile_args=["-std=gnu11", "-O3"],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread"],
     optional=True,
 )
 

@@ -1,6 +1,9 @@
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, SupportsFloat, SupportsIndex
 
 import numpy as np
+
+Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 
 class NativeFlags:
     native: ClassVar[bool]
@@ -24,3 +27,83 @@ class NativeFlags:
         timeout_s: SupportsFloat,
         /,
     ) -> bool: ...
+
+class Program:
+    def __init__(
+        self,
+        operations: np.ndarray[Any, Any],
+        places: np.ndarray[Any, Any],
+        counts: np.ndarray[Any, Any],
+        following_starts: np.ndarray[Any, Any],
+        following: np.ndarray[Any, Any],
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
+class Network:
+    def __init__(
+        self,
+        isend: int,
+        irecv: int,
+        test: int,
+        iprobe: int,
+        comm: int,
+        byte: int,
+        any_source: int,
+        idle_channel: int,
+    ) -> None: ...
+
+class Group:
+    def __init__(
+        self,
+        me: int,
+        members: int,
+        head: memoryview | np.ndarray[Any, Any],
+        data: np.ndarray[Any, Any],
+        slot_bytes: int,
+    ) -> None: ...
+    def add_area(self, number: int, parts: Sequence[np.ndarray[Any, Any]], /) -> None: ...
+    def drop_area(self, number: int, /) -> None: ...
+
+class Kernel:
+    @property
+    def native(self) -> bool: ...
+    @property
+    def itemsize(self) -> int: ...
+    def combine(self, left: Buffer, right: Buffer, target: Buffer, /) -> None: ...
+
+class Execution:
+    def __init__(
+        self,
+        program: Program,
+        memory: Sequence[Buffer],
+        itemsize: int,
+        network: Network | None,
+        group: Group | None,
+        kernel: Kernel | None,
+        channel_base: int,
+        channels: int,
+    ) -> None: ...
+    @property
+    def left(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    def active(self) -> tuple[int, ...]: ...
+    def advance(self, turns: int = 1, /) -> bool: ...
+    def run(self, seconds: float, *, spin_s: float = 0.0, yield_s: float = 20e-3) -> bool: ...
+
+class Bell:
+    def ring(self) -> None: ...
+
+def ufunc_kernel(ufunc: np.ufunc, index: int, number: int, itemsize: int, /) -> Kernel: ...
+def logical_kernel(name: str, itemsize: int, /) -> Kernel: ...
+def python_kernel(
+    function: Callable[[memoryview, memoryview, memoryview], object], itemsize: int, /
+) -> Kernel: ...
+def run_all(
+    executions: Sequence[Execution],
+    seconds: float,
+    bell: Bell | None = None,
+    *,
+    spin_s: float = 0.0,
+    yield_s: float = 20e-3,
+) -> bool: ...

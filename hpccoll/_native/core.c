@@ -1,25 +1,19 @@
 /* hpccoll._native._core: flags in shared memory with acquire/release order.
  *
  * Nothing here is global: a NativeFlags object owns its view of the caller's
- * buffer and nothing else, so a forked child is as good as its parent.  Another
- * source file joins the module as one more Py_mod_exec slot of `slots`. */
+ * buffer and nothing else, so a forked child is as good as its parent.  The other
+ * files join the module as Py_mod_exec slots of `slots`:
+ *
+ *     program.c   what a plan asks of one rank     slots.c       a node's segment
+ *     kernels.c   left (op) right                  group.c       calls through it
+ *     network.c   messages by MPI                  execution.c   one run of a program
+ *                                                  engine.c      runs several, without the GIL */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "module.h"
+#include "wait.h"
 
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <time.h>
 
-typedef _Atomic uint64_t word_t;
-
-/* A lock inside one process would order nothing between two of them. */
-_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(word_t) == 8,
-               "64-bit atomics must be lock-free");
-
-#define SIGNAL_PERIOD_S 0.05
-#define FOREVER_S 1e9
 /* Reading the clock costs more than a turn, so a spin does it rarely. */
 #define TURNS_PER_CLOCK 16
 
@@ -38,24 +32,6 @@ typedef struct {
     Py_ssize_t stride;
     uint64_t value;
 } Row;
-
-static inline void
-cpu_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("isb" ::: "memory"); /* `yield` takes no time on most Arm cores */
-#endif
-}
-
-static inline double
-now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Arguments */
 
@@ -127,10 +103,7 @@ as_row(Flags *self, PyObject *const *args, Row *row)
 static inline Py_ssize_t
 first_below(const Row *row, Py_ssize_t from)
 {
-    for (Py_ssize_t i = from; i < row->count; ++i)
-        if (atomic_load_explicit(row->at + i * row->stride, memory_order_acquire) < row->value)
-            return i;
-    return -1;
+    return first_word_below(row->at, row->count, row->stride, row->value, from);
 }
 
 /* Methods */
@@ -334,26 +307,85 @@ static PyType_Spec type_spec = {
 static int
 add_flags(PyObject *module)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, &type_spec, NULL);
+    PyTypeObject *type;
+    if (add_type(module, &type_spec, &type) < 0)
+        return -1;
+    int failed = PyObject_SetAttrString((PyObject *)type, "native", Py_True);
+    Py_DECREF(type);
+    return failed;
+}
+
+/* The module */
+
+int
+add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
     if (type == NULL)
         return -1;
-    int failed = PyObject_SetAttrString(type, "native", Py_True) < 0
-                 || PyModule_AddType(module, (PyTypeObject *)type) < 0;
-    Py_DECREF(type);
-    return failed ? -1 : 0;
+    if (PyModule_AddType(module, type) < 0) {
+        Py_DECREF(type);
+        return -1;
+    }
+    *kept = type;
+    return 0;
+}
+
+int
+is_of_type(PyObject *object, PyTypeObject *type, int none_too, const char *argument)
+{
+    if (Py_IS_TYPE(object, type) || (none_too && object == Py_None))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s must be a %s%s, not %s", argument, type->tp_name,
+                 none_too ? " or None" : "", Py_TYPE(object)->tp_name);
+    return 0;
+}
+
+int
+refused(const char *reason)
+{
+    PyErr_SetString(PyExc_ValueError, reason);
+    return -1;
+}
+
+static int
+state_clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->program);
+    Py_CLEAR(state->network);
+    Py_CLEAR(state->group);
+    Py_CLEAR(state->kernel);
+    Py_CLEAR(state->execution);
+    Py_CLEAR(state->bell);
+    return 0;
+}
+
+static void
+state_free(void *module)
+{
+    state_clear((PyObject *)module);
 }
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_flags},
+    {Py_mod_exec, add_program},
+    {Py_mod_exec, add_network},
+    {Py_mod_exec, add_group},
+    {Py_mod_exec, add_kernel},
+    {Py_mod_exec, add_execution},
+    {Py_mod_exec, add_engine},
     {0, NULL},
 };
 
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "hpccoll._native._core",
-    .m_doc = "Flags in shared memory with acquire/release order.",
-    .m_size = 0,
+    .m_doc = "Flags in shared memory with acquire/release order; an engine that runs a rank's program.",
+    .m_size = sizeof(State),
     .m_slots = slots,
+    .m_clear = state_clear,
+    .m_free = state_free,
 };
 
 PyMODINIT_FUNC

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -80,6 +80,10 @@ class Areas:
             return None
         start, stop, number = self._starts[at]
         return Offer(number, begin - start) if begin + array.nbytes <= stop else None
+
+    def parts(self) -> Mapping[int, Sequence[Array]]:
+        """By number of the area, the parts of all members as bytes."""
+        return {number: area.parts for number, area in self._areas.items()}
 
     def view(self, member: int, offer: Offer, start: int, nbytes: int) -> Array:
         """Bytes of another member's array."""

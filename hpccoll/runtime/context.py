@@ -98,7 +98,15 @@ class Context:
             self._spin_us = spin_time_us(max(self.machine.host_size, ranks_on_host(os.environ)))
             self.planner = Planner(self.layout, self.rank, config)
             self._network = MpiNetwork(self.private)
-            self._movement = Movement(self.private, self.layout, config, self._network, self._open_flags)
+            self._movement = Movement(
+                self.private,
+                self.layout,
+                config,
+                self._network,
+                self._open_flags,
+                PROGRESS_CHANNEL,
+                self._spin_us * 1e-6,
+            )
             self._broken: HpccollError | None = None
             self._sequence = 0
             self._areas = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from hpccoll.memory.areas import MOST_TOLD, Areas, total_bytes
 from hpccoll.memory.flags import Flags
 from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import open_shared
+from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.program import GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind
+from hpccoll.runtime import engine
+from hpccoll.runtime.engine import NativeExecution, NodeGroup
 from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.runtime.wait import MOVED, Hint, Waits
 from hpccoll.topology.layout import Layout
@@ -29,6 +33,7 @@ from hpccoll.transports.slots import Slots, slot_bytes, staging_layout
 
 BYTE = np.dtype(np.uint8)
 SCRATCH_KEPT = 4
+MOST_HINTS = 100  # so often a wait without any move is left to the engine; then the rank sleeps between looks
 # Channels (MPI tags, of which 32767 are sure): each call in flight has a range of them.
 FIRST_CHANNEL = 64
 STEPS_PER_CALL = 64
@@ -45,6 +50,8 @@ class Movement:
         config: Config,
         network: MpiNetwork,
         open_flags: Callable[[memoryview], Flags],
+        idle_channel: int,
+        spin_s: float,
     ) -> None:
         self._private = private
         self._layout = layout
@@ -53,16 +60,19 @@ class Movement:
         self._network = network
         self._open_flags = open_flags
         self._staging_segment: Segment | None = None
-        self._shm_group: ShmGroup | None = None
+        self._group: ShmGroup | NodeGroup | None = None
+        self._engine = config.native and engine.reason() == ""
+        self._native_network = engine.open_network(private, idle_channel) if self._engine else None
+        self._spin_s = spin_s
         self.areas = Areas(layout.local_rank(self._rank))
         self._scratch: OrderedDict[int, Array] = OrderedDict()
-        self._running: list[Execution] = []
+        self._running: list[Execution | NativeExecution] = []
 
     # --- a call ---------------------------------------------------------------------------------
 
     def open(self) -> Waits:
         """Open the staging segment, if it is not open.  Collective, in the order of calls."""
-        if self._shm_group is None:
+        if self._group is None:
             yield from self._open_staging()
 
     def node_rows(self, own: Array) -> Generator[Hint | None, None, dict[int, Array]]:
@@ -76,14 +86,8 @@ class Movement:
             index=members.index(self._rank), root=0, source=(Place(Memory.INPUT, 0, own.size),),
             target=(Place(Memory.OUTPUT, 0, out.size),), counts=(own.size,) * len(members), previous=-1,
         )  # fmt: skip
-        execution = Execution(
-            Schedule(Program(self._rank, (call,), 0)),
-            (own, out.reshape(-1), out.reshape(-1)[:0]),
-            self._network,
-            self._group_for(MPI.SUM),
-            _no_combination,
-            lambda step: FIRST_CHANNEL,
-        )
+        memory = (own, out.reshape(-1), out.reshape(-1)[:0])
+        execution = self._execution(Schedule(Program(self._rank, (call,), 0)), memory, None, FIRST_CHANNEL)
         yield from self._walk(execution, _ignored)
         return dict(zip(members, out, strict=True))
 
@@ -99,16 +103,8 @@ class Movement:
         scratch = self._borrow(scratch_bytes)
         base = FIRST_CHANNEL + sequence % CALLS_IN_FLIGHT * STEPS_PER_CALL
         arithmetic = call.arithmetic
-        operator = arithmetic.mpi if arithmetic is not None and arithmetic.mpi is not None else MPI.SUM
-        execution = Execution(
-            schedule,
-            (give, take, scratch[:scratch_bytes].view(give.dtype)),
-            self._network,
-            self._group_for(operator),
-            arithmetic.combine if arithmetic is not None else _no_combination,
-            lambda step: base + step % STEPS_PER_CALL,
-        )
-        yield from self._walk(execution, note_step)
+        memory = (give, take, scratch[:scratch_bytes].view(give.dtype))
+        yield from self._walk(self._execution(schedule, memory, arithmetic, base), note_step)
         self._give_back(scratch)
         if call.take is None or take.size == 0:
             return
@@ -121,24 +117,55 @@ class Movement:
         """The operations under way, for reports."""
         return [one for run in self._running for one in run.waiting_for()]
 
-    def _walk(self, execution: Execution, note_step: Callable[[int], None]) -> Waits:
-        self._running.append(execution)
-        left = execution.left
-        while not execution.advance():
-            note_step(execution.step)
-            yield None if execution.left == left else MOVED
-            left = execution.left
-        self._running.remove(execution)
+    def _execution(
+        self, schedule: Schedule, memory: tuple[Array, Array, Array], arithmetic: Arithmetic | None, base: int
+    ) -> Execution | NativeExecution:
+        """One run of a program: by the engine of the extension where there is one and it can."""
+        combine = arithmetic.combine if arithmetic is not None else _no_combination
+        if self._engine and engine.usable(schedule, self._layout.node_count == 1):
+            group = self._group if isinstance(self._group, NodeGroup) else None
+            kernel = None
+            if arithmetic is not None:
+                kernel = engine.kernel(combine, arithmetic.working, arithmetic.kernel)
+            return NativeExecution(
+                schedule, memory, self._native_network, group, kernel, base, STEPS_PER_CALL
+            )
+        return Execution(
+            schedule,
+            memory,
+            self._network,
+            self._group_for(arithmetic),
+            combine,
+            lambda step: base + step % STEPS_PER_CALL,
+        )
 
-    def _group_for(self, operator: MPI.Op) -> Callable[[GroupCall], GroupTransport]:
+    def _group_for(self, arithmetic: Arithmetic | None) -> Callable[[GroupCall], GroupTransport]:
+        operator = arithmetic.mpi if arithmetic is not None and arithmetic.mpi is not None else MPI.SUM
+
         def group(call: GroupCall) -> GroupTransport:
             if call.family == "NODE" or self._layout.node_count == 1:
-                if self._shm_group is None:
+                if not isinstance(self._group, ShmGroup):
                     raise RuntimeError("the staging segment is not open")
-                return self._shm_group
+                return self._group
             return MpiGroup(self._private, operator)
 
         return group
+
+    def _walk(self, execution: Execution | NativeExecution, note_step: Callable[[int], None]) -> Waits:
+        self._running.append(execution)
+        left = execution.left
+        idle = 0
+        while not execution.advance():
+            note_step(execution.step)
+            moved, left = execution.left != left, execution.left
+            idle = 0 if moved else idle + 1
+            if moved:
+                yield MOVED
+            elif isinstance(execution, NativeExecution) and idle < MOST_HINTS:
+                yield partial(execution.run, spin_s=self._spin_s)
+            else:
+                yield None
+        self._running.remove(execution)
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -156,7 +183,10 @@ class Movement:
         data = memory[head:].reshape(2, members, slot)
         self._staging_segment = segment
         me = self._layout.local_rank(self._rank)
-        self._shm_group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
+        if self._engine:
+            self._group = NodeGroup(me, members, memory[:head], data, self.areas.parts)
+        else:
+            self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
 
     def allocate(
         self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]

@@ -215,6 +215,7 @@ class Progress:
             else:
                 time.sleep(sleep_s)
                 sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+            del hint  # it keeps the buffers of its call
 
     def stop(self) -> None:
         """End the worker: MPI is about to be finalised."""

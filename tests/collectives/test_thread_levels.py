@@ -56,7 +56,7 @@ for count in (3, 5000):
         assert (total == wanted).all()
     kept.Free()
 comm.close()
-os.write(1, f"rank {rank} done\n".encode())
+os.write(1, b"rank %d done\\n" % rank)
 """
 ALONE = """
 # No thread of ours may call MPI: none is there.
@@ -69,7 +69,7 @@ assert [thread.name for thread in threading.enumerate()] == before, threading.en
 request.Wait()
 assert (total == size).all()
 comm.close()
-os.write(1, f"rank {rank} done\n".encode())
+os.write(1, b"rank %d done\\n" % rank)
 """
 MIXED = """
 # MPI's own wait cannot move ours on below the highest level: it must end, with an answer or an error.
@@ -82,7 +82,7 @@ while not request.Test():
 Request.Waitall([request])
 assert (total == size).all()
 comm.close()
-os.write(1, f"rank {rank} done\n".encode())
+os.write(1, b"rank %d done\\n" % rank)
 """
 
 

@@ -1,0 +1,472 @@
+/* Execution: one run of a program on this rank's memory; runtime/executor.py in C.
+ *
+ * A pass tests what is under way and starts what has become ready; it never waits.  A pass holds the
+ * execution's lock, which nobody waits for: a thread that finds it taken has nothing to do there. */
+
+#include "engine.h"
+
+#include <limits.h>
+
+/* So much work, in bytes moved, is done by `advance` while it holds the GIL. */
+#define LITTLE_WORK_BYTES 32768
+
+/* One pass */
+
+static void
+release(Execution *self, int64_t index)
+{
+    if (--self->waits[index] == 0)
+        self->ready[self->ready_tail++] = (int32_t)index;
+}
+
+static void
+end(Execution *self, int32_t index)
+{
+    const Program *program = self->program;
+    for (int64_t i = program->following_starts[index]; i < program->following_starts[index + 1]; ++i)
+        release(self, program->following[i]);
+    atomic_store_explicit(&self->left, self->left - 1, memory_order_release);
+}
+
+static char *
+at(const Execution *self, const Place *place)
+{
+    return self->buffers[place->memory] + place->start * self->itemsize;
+}
+
+static int64_t
+bytes_of(const Execution *self, const Place *place)
+{
+    return (place->stop - place->start) * self->itemsize;
+}
+
+static int
+post(Execution *self, int32_t index)
+{
+    const Operation *one = self->program->operations + index;
+    const Place *place = self->program->places + one->place;
+    int nbytes = (int)bytes_of(self, place);
+    int channel = self->channel_base + (int)(one->step % self->channels);
+    Request *request = self->requests + index;
+    int code = one->code == SEND
+                   ? network_send(self->network, (int)one->peer, at(self, place), nbytes, channel, request)
+                   : network_receive(self->network, (int)one->peer, at(self, place), nbytes, channel,
+                                     request);
+    self->mpi_error = code;
+    if (code != 0)
+        return -1;
+    self->posted += 1;
+    return 0;
+}
+
+/* Whether an operation that was started is complete: 1, 0, or -1 when it failed. */
+static int
+test(Execution *self, int32_t index, int *moved)
+{
+    if (is_group_call(self->program->operations + index))
+        return group_call_test(self->calls + self->call_of[index], moved, &self->error);
+    int done = 0;
+    self->mpi_error = network_test(self->network, self->requests + index, &done);
+    if (self->mpi_error != 0)
+        return -1;
+    if (done)
+        self->posted -= 1;
+    return done != 0;
+}
+
+/* Starts an operation: 1 when it is complete already, 0, or -1 when it failed. */
+static int
+begin(Execution *self, int32_t index, int *moved)
+{
+    const Operation *one = self->program->operations + index;
+    const Place *places = self->program->places + one->place;
+    switch (one->code) {
+    case SEND:
+    case RECEIVE:
+        return post(self, index) < 0 ? -1 : test(self, index, moved);
+    case COMBINE:
+        if (kernel_combine(self->kernel, at(self, places), at(self, places + 1), at(self, places + 2),
+                           places->stop - places->start, &self->error) < 0)
+            return -1;
+        return 1;
+    case COPY:
+        if (at(self, places) != at(self, places + 1)) /* in place it is there already */
+            memmove(at(self, places + 1), at(self, places), (size_t)bytes_of(self, places));
+        return 1;
+    default:
+        return test(self, index, moved);
+    }
+}
+
+static int
+test_active(Execution *self, int *moved)
+{
+    int32_t count = self->active_count, kept = 0;
+    for (int32_t i = 0; i < count; ++i) {
+        int32_t index = self->active[i];
+        int outcome = test(self, index, moved);
+        if (outcome < 0)
+            return -1;
+        if (outcome > 0) {
+            end(self, index);
+            *moved = 1;
+        }
+        else
+            atomic_store_explicit(self->active + kept++, index, memory_order_relaxed);
+    }
+    atomic_store_explicit(&self->active_count, kept, memory_order_relaxed);
+    return 0;
+}
+
+static int
+start_ready(Execution *self, int *moved)
+{
+    while (self->ready_head < self->ready_tail) {
+        int32_t index = self->ready[self->ready_head++];
+        int64_t next = self->program->operations[index].next;
+        int outcome = begin(self, index, moved);
+        if (outcome < 0)
+            return -1;
+        *moved = 1;
+        if (next >= 0)
+            release(self, next);
+        if (outcome > 0)
+            end(self, index);
+        else {
+            atomic_store_explicit(self->active + self->active_count, index, memory_order_relaxed);
+            self->active_count += 1;
+        }
+    }
+    return 0;
+}
+
+int
+execution_is_over(Execution *self)
+{
+    return atomic_load_explicit(&self->failed, memory_order_acquire)
+           || atomic_load_explicit(&self->left, memory_order_acquire) == 0;
+}
+
+int
+execution_pass(Execution *self)
+{
+    int moved = 0;
+    if (execution_is_over(self) || pthread_mutex_trylock(&self->lock) != 0)
+        return 0;
+    if (!execution_is_over(self)) {
+        if (test_active(self, &moved) < 0 || start_ready(self, &moved) < 0)
+            atomic_store_explicit(&self->failed, 1, memory_order_release);
+        if (moved)
+            self->moved_at = now_s();
+    }
+    pthread_mutex_unlock(&self->lock);
+    return moved;
+}
+
+/* What went wrong, raised again for each thread that asks. */
+static void
+raise_failure(Execution *self)
+{
+    if (self->error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(self->error), self->error);
+        return;
+    }
+    if (self->mpi_error == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "a member of the group offers memory that is not known here");
+        return;
+    }
+    PyObject *mpi = PyImport_ImportModule("mpi4py.MPI");
+    PyObject *type = mpi == NULL ? NULL : PyObject_GetAttrString(mpi, "Exception");
+    PyObject *error = type == NULL ? NULL : PyObject_CallFunction(type, "i", self->mpi_error);
+    if (error != NULL)
+        PyErr_SetObject(type, error);
+    Py_XDECREF(error);
+    Py_XDECREF(type);
+    Py_XDECREF(mpi);
+}
+
+static PyObject *
+outcome(Execution *self)
+{
+    if (atomic_load_explicit(&self->failed, memory_order_acquire)) {
+        raise_failure(self);
+        return NULL;
+    }
+    return PyBool_FromLong(atomic_load_explicit(&self->left, memory_order_acquire) == 0);
+}
+
+/* Methods */
+
+static PyObject *
+Execution_advance(Execution *self, PyObject *args)
+{
+    int turns = 1;
+    if (!PyArg_ParseTuple(args, "|i:advance", &turns))
+        return NULL;
+    int holds_gil = self->kernel != NULL && self->kernel->loop == NULL;
+    if (holds_gil || self->program->moved <= LITTLE_WORK_BYTES / self->itemsize) {
+        for (int turn = 0; turn < turns && !execution_is_over(self); ++turn)
+            execution_pass(self);
+    }
+    else {
+        Py_BEGIN_ALLOW_THREADS
+        for (int turn = 0; turn < turns && !execution_is_over(self); ++turn)
+            execution_pass(self);
+        Py_END_ALLOW_THREADS
+    }
+    return outcome(self);
+}
+
+static PyObject *
+Execution_run(Execution *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"seconds", "spin_s", "yield_s", NULL};
+    double seconds;
+    Patience patience = {0.0, YIELD_S};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "d|$dd:run", names, &seconds, &patience.spin_s,
+                                     &patience.yield_s)
+        || !seconds_are_right(seconds, &patience))
+        return NULL;
+    return engine_run(&self, 1, seconds, &patience, NULL) == RAISED ? NULL : outcome(self);
+}
+
+static PyObject *
+Execution_active(Execution *self, PyObject *unused)
+{
+    (void)unused;
+    int32_t count = atomic_load_explicit(&self->active_count, memory_order_relaxed);
+    PyObject *found = PyTuple_New(count);
+    for (int32_t i = 0; i < count && found != NULL; ++i) {
+        int32_t index = atomic_load_explicit(self->active + i, memory_order_relaxed);
+        PyObject *number = PyLong_FromLong(index);
+        if (number == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, i, number);
+    }
+    return found;
+}
+
+static PyObject *
+Execution_left(Execution *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromLong(atomic_load_explicit(&self->left, memory_order_acquire));
+}
+
+static PyObject *
+Execution_step(Execution *self, void *closure)
+{
+    (void)closure;
+    int64_t step = 0;
+    if (atomic_load_explicit(&self->active_count, memory_order_relaxed) > 0)
+        step = self->program->operations[atomic_load_explicit(self->active, memory_order_relaxed)].step;
+    return PyLong_FromLongLong(step);
+}
+
+/* The object's life */
+
+static int
+take_memory(Execution *self, PyObject *memory, int number)
+{
+    Py_buffer *view = self->memory + number;
+    PyObject *object = PySequence_GetItem(memory, number);
+    if (object == NULL)
+        return -1;
+    int writable = self->program->written[number] ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+    int failed = PyObject_GetBuffer(object, view, writable);
+    Py_DECREF(object);
+    if (failed < 0)
+        return -1;
+    if (view->len / self->itemsize < self->program->needed[number])
+        return refused("a buffer is shorter than the program asks for");
+    self->buffers[number] = view->buf;
+    return 0;
+}
+
+static int
+check_parts(const Execution *self)
+{
+    const Program *program = self->program;
+    if (self->itemsize < 1 || self->channels < 1 || self->channel_base < 0
+        || self->channel_base > INT_MAX - self->channels)
+        return refused("itemsize and channels must be at least 1, channel_base not below 0");
+    if (program->messages && self->network == NULL)
+        return refused("the program has messages: it needs a network");
+    if (program->messages && program->longest_message > INT_MAX / self->itemsize)
+        return refused("a message is longer than 2 GiB");
+    if (program->group_calls && self->group == NULL)
+        return refused("the program has group calls: it needs a group");
+    if (program->combines && (self->kernel == NULL || self->kernel->itemsize != self->itemsize))
+        return refused("the program combines: it needs a kernel for elements of this size");
+    return 0;
+}
+
+static int
+allocate(Execution *self)
+{
+    size_t count = (size_t)self->program->length + 1;
+    self->waits = PyMem_Malloc(count * sizeof *self->waits);
+    self->ready = PyMem_Malloc(count * sizeof *self->ready);
+    self->active = PyMem_Calloc(count, sizeof *self->active);
+    self->call_of = PyMem_Malloc(count * sizeof *self->call_of);
+    self->requests = PyMem_Malloc((self->program->messages ? count : 1) * sizeof *self->requests);
+    self->calls = PyMem_Malloc(((size_t)self->program->group_calls + 1) * sizeof *self->calls);
+    if (self->waits == NULL || self->ready == NULL || self->active == NULL || self->call_of == NULL
+        || self->requests == NULL || self->calls == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(self->waits, self->program->waits, (count - 1) * sizeof *self->waits);
+    return 0;
+}
+
+static int
+prepare(Execution *self)
+{
+    int32_t calls = 0;
+    for (int32_t i = 0; i < self->program->length; ++i) {
+        if (self->waits[i] == 0)
+            self->ready[self->ready_tail++] = i;
+        if (!is_group_call(self->program->operations + i))
+            continue;
+        self->call_of[i] = calls;
+        if (group_call_prepare(self->calls + calls++, self->group, self->program,
+                               self->program->operations + i, self->buffers, self->itemsize,
+                               self->kernel) < 0)
+            return -1;
+    }
+    for (int32_t i = 0; i < calls; ++i)
+        group_call_reserve(self->calls + i);
+    self->left = (int32_t)self->program->length;
+    self->moved_at = now_s();
+    return 0;
+}
+
+static PyObject *
+new_reference(PyObject *object)
+{
+    return object == Py_None ? NULL : Py_NewRef(object);
+}
+
+static PyObject *
+Execution_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"program", "memory", "itemsize",     "network", "group",
+                            "kernel",  "channel_base", "channels", NULL};
+    PyObject *program, *memory, *network, *group, *kernel;
+    long long itemsize;
+    int channel_base, channels;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLOOOii:Execution", names, &program, &memory,
+                                     &itemsize, &network, &group, &kernel, &channel_base, &channels))
+        return NULL;
+    State *state = PyType_GetModuleState(type);
+    if (state == NULL || !is_of_type(program, state->program, 0, "program")
+        || !is_of_type(network, state->network, 1, "network")
+        || !is_of_type(group, state->group, 1, "group")
+        || !is_of_type(kernel, state->kernel, 1, "kernel"))
+        return NULL;
+    Execution *self = (Execution *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->program = (Program *)Py_NewRef(program);
+    self->network = (Network *)new_reference(network);
+    self->group = (Group *)new_reference(group);
+    self->kernel = (Kernel *)new_reference(kernel);
+    self->itemsize = itemsize;
+    self->channel_base = channel_base;
+    self->channels = channels;
+    int failed = check_parts(self);
+    for (int i = 0; i < MEMORIES && !failed; ++i)
+        failed = take_memory(self, memory, i);
+    if (!failed)
+        failed = allocate(self);
+    if (!failed && pthread_mutex_init(&self->lock, NULL) != 0)
+        failed = refused("the system has no lock left");
+    self->has_lock = !failed;
+    if (!failed)
+        failed = prepare(self);
+    if (failed)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* The garbage collector sees what was raised, whose traceback may lead back here, and nothing else: for the
+ * buffers the reason given at Flags_dealloc holds. */
+static int
+Execution_traverse(Execution *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->error);
+    return 0;
+}
+
+static int
+Execution_clear(Execution *self)
+{
+    Py_CLEAR(self->error);
+    return 0;
+}
+
+static void
+Execution_dealloc(Execution *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    /* MPI still reads and writes the memory of messages that were given up: then it is never freed. */
+    for (int i = 0; i < MEMORIES && self->posted == 0; ++i)
+        PyBuffer_Release(self->memory + i);
+    if (self->has_lock)
+        pthread_mutex_destroy(&self->lock);
+    PyMem_Free(self->waits);
+    PyMem_Free(self->ready);
+    PyMem_Free((void *)self->active);
+    PyMem_Free(self->call_of);
+    PyMem_Free(self->requests);
+    PyMem_Free(self->calls);
+    Py_XDECREF(self->program);
+    Py_XDECREF(self->network);
+    Py_XDECREF(self->group);
+    Py_XDECREF(self->kernel);
+    Py_XDECREF(self->error);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef execution_methods[] = {
+    {"advance", (PyCFunction)Execution_advance, METH_VARARGS, NULL},
+    {"run", (PyCFunction)(void (*)(void))Execution_run, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"active", (PyCFunction)Execution_active, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef execution_attributes[] = {
+    {"left", (getter)Execution_left, NULL, NULL, NULL},
+    {"step", (getter)Execution_step, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot execution_slots[] = {
+    {Py_tp_doc, "One run of a program; hpccoll.runtime.engine says what each method does."},
+    {Py_tp_new, Execution_new},
+    {Py_tp_dealloc, Execution_dealloc},
+    {Py_tp_traverse, Execution_traverse},
+    {Py_tp_clear, Execution_clear},
+    {Py_tp_methods, execution_methods},
+    {Py_tp_getset, execution_attributes},
+    {0, NULL},
+};
+
+static PyType_Spec execution_spec = {
+    .name = "hpccoll._native._core.Execution",
+    .basicsize = sizeof(Execution),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = execution_slots,
+};
+
+int
+add_execution(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    return add_type(module, &execution_spec, &state->execution);
+}

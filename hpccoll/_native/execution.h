@@ -1,0 +1,46 @@
+/* One run of a program on this rank's memory. */
+
+#ifndef HPCCOLL_EXECUTION_H
+#define HPCCOLL_EXECUTION_H
+
+#include "group.h"
+#include "network.h"
+
+#include <pthread.h>
+
+typedef struct {
+    PyObject_HEAD
+    Program *program;
+    Network *network;
+    Group *group;
+    Kernel *kernel;
+    Py_buffer memory[MEMORIES];
+    char *buffers[MEMORIES];
+    int64_t itemsize;
+    int channel_base, channels;
+    pthread_mutex_t lock;
+    int has_lock;
+    /* Written under the lock, read by anybody. */
+    _Atomic int32_t left;
+    _Atomic int failed;
+    _Atomic int32_t posted; /* messages that MPI has and has not completed */
+    _Atomic int32_t active_count;
+    _Atomic int32_t *active; /* operations under way, the oldest first */
+    /* Under the lock. */
+    int32_t *waits, *ready;
+    int32_t ready_head, ready_tail;
+    Request *requests;  /* by operation */
+    GroupCall *calls;   /* in program order */
+    int32_t *call_of;   /* by operation */
+    double moved_at;
+    /* Written before `failed`. */
+    int mpi_error;
+    PyObject *error;
+} Execution;
+
+/* Moves on as far as it goes without waiting; whether anything was done.  With or without the GIL. */
+int execution_pass(Execution *self);
+/* Complete, or failed. */
+int execution_is_over(Execution *self);
+
+#endif

@@ -1,0 +1,513 @@
+/* Group: calls of all members through a staging segment.  Segment and protocol are those of transports/slots.py
+ * and shm.py, which have the pictures; members that run those and members that run this understand each other.
+ *
+ * A call is a walk over parts, each through one block:
+ *
+ *     turn -> [ fill: wait for LEFT of block - 2, copy in, mark ARRIVED ]  the next part already, when it can
+ *             [ drain: wait for ARRIVED, combine, mark COMBINED, wait for it, copy out ]
+ *             [ mark LEFT ]  next part
+ *     -> where the own elements were offered in place: wait until all have left
+ *
+ * No function here waits: group_call_test returns where shm.py yields. */
+
+#include "group.h"
+
+#include <string.h>
+
+static int64_t
+least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Streams */
+
+static Stream
+stream_of(const Place *places, int64_t count, char *const *buffers, int64_t itemsize)
+{
+    Stream self = {places, count, buffers, itemsize, 0};
+    for (int64_t i = 0; i < count; ++i)
+        self.length += places[i].stop - places[i].start;
+    return self;
+}
+
+/* Elements start, ..., stop - 1 of the stream, out of it or into it. */
+static void
+stream_copy(const Stream *self, int64_t start, int64_t stop, char *other, int into)
+{
+    int64_t offset = 0;
+    for (int64_t i = 0; i < self->count && offset < stop; ++i) {
+        const Place *place = self->places + i;
+        int64_t size = place->stop - place->start;
+        int64_t low = start > offset ? start : offset, high = least(stop, offset + size);
+        if (low < high) {
+            char *here = self->buffers[place->memory] + (place->start + low - offset) * self->itemsize;
+            char *there = other + (low - start) * self->itemsize;
+            size_t nbytes = (size_t)((high - low) * self->itemsize);
+            memmove(into ? here : there, into ? there : here, nbytes); /* in place they are the same */
+        }
+        offset += size;
+    }
+}
+
+static void
+stream_read(const Stream *self, int64_t start, int64_t stop, char *out)
+{
+    stream_copy(self, start, stop, out, 0);
+}
+
+static void
+stream_write(const Stream *self, int64_t start, int64_t stop, const char *values)
+{
+    stream_copy(self, start, stop, (char *)values, 1);
+}
+
+/* Where a stream of one piece lies in memory that all members reach. */
+static Offer
+offer_of(Group *group, const Stream *stream)
+{
+    if (stream->count != 1 || stream->length == 0)
+        return (Offer){0, 0};
+    const Place *place = stream->places;
+    return group_locate(group, stream->buffers[place->memory] + place->start * stream->itemsize,
+                        stream->length * stream->itemsize);
+}
+
+/* A member's elements: those from `start` of all that it gives, which its slot has from `in_slot` on. */
+static const char *
+given(const GroupCall *self, uint64_t block, int64_t member, int64_t start, int64_t in_slot, int64_t count)
+{
+    Offer offer = group_source(self->group, block, member);
+    if (offer.area == 0)
+        return group_slot(self->group, block, member) + in_slot * self->itemsize;
+    return group_offered(self->group, member, offer, start * self->itemsize, count * self->itemsize);
+}
+
+/* Parts: which elements a part is, for calls on one region and for calls with counts */
+
+static int64_t
+part_start(const GroupCall *self, int64_t part)
+{
+    return part * self->room;
+}
+
+static int64_t
+part_length(const GroupCall *self, int64_t part, int64_t length)
+{
+    return least(self->room, length - part * self->room);
+}
+
+/* Elements of a piece of `count` elements that come before part number `part`. */
+static int64_t
+before(const GroupCall *self, int64_t part, int64_t count)
+{
+    return least(part * self->room, count);
+}
+
+/* What one member gives to another: where it begins in all that it gives, and how many elements it is. */
+typedef struct {
+    int64_t begin, count;
+} Piece;
+
+static Piece
+piece_of(const GroupCall *self, int64_t giver, int64_t taker)
+{
+    if (self->code == ALLGATHER || self->code == GATHER) /* the same for everybody */
+        return (Piece){0, self->counts[giver]};
+    const int64_t *row = self->counts + (self->code == ALLTOALL ? giver * self->group->members : 0);
+    Piece found = {0, row[taker]};
+    for (int64_t member = 0; member < taker; ++member)
+        found.begin += row[member];
+    return found;
+}
+
+/* Copies a part of the own piece for a member out of the source. */
+static void
+give_piece(const GroupCall *self, int64_t part, int64_t taker, char *out)
+{
+    Piece piece = piece_of(self, self->group->me, taker);
+    stream_read(&self->source, piece.begin + before(self, part, piece.count),
+                piece.begin + before(self, part + 1, piece.count), out);
+}
+
+/* Copies a part of the piece from a member to the target, from element `at` on; -1 when it is not there. */
+static int
+take_piece(const GroupCall *self, int64_t part, uint64_t block, int64_t giver, int64_t in_slot, int64_t at)
+{
+    Piece piece = piece_of(self, giver, self->group->me);
+    int64_t low = before(self, part, piece.count), high = before(self, part + 1, piece.count);
+    const char *from = given(self, block, giver, piece.begin + low, in_slot, high - low);
+    if (from == NULL)
+        return -1;
+    stream_write(&self->target, at + low, at + high, from);
+    return 0;
+}
+
+static int
+take_pieces(const GroupCall *self, int64_t part, uint64_t block, int64_t in_slot)
+{
+    int64_t at = 0;
+    for (int64_t giver = 0; giver < self->group->members; ++giver) {
+        if (take_piece(self, part, block, giver, in_slot, at) < 0)
+            return -1;
+        at += piece_of(self, giver, self->group->me).count;
+    }
+    return 0;
+}
+
+/* Filling: a part goes into the slots */
+
+static int
+fills(const GroupCall *self)
+{
+    int rooted = self->code == BROADCAST || self->code == SCATTER;
+    return !rooted || self->group->me == self->root;
+}
+
+static void
+fill(const GroupCall *self, int64_t part, uint64_t block)
+{
+    const Group *group = self->group;
+    int64_t members = group->members, start = part_start(self, part);
+    char *own = group_slot(group, block, group->me);
+    switch (self->code) {
+    case SCATTER:
+        for (int64_t member = 0; member < members; ++member)
+            give_piece(self, part, member, group_slot(group, block, member));
+        break;
+    case REDUCE_SCATTER:
+    case ALLTOALL:
+        for (int64_t member = 0; member < members; ++member)
+            give_piece(self, part, member, own + member * self->room * self->itemsize);
+        break;
+    case ALLGATHER:
+    case GATHER:
+        give_piece(self, part, group->me, own);
+        break;
+    default:
+        stream_read(&self->source, start, start + part_length(self, part, self->source.length),
+                    self->code == BROADCAST ? group_slot(group, block, 0) : own);
+    }
+}
+
+/* As far as the halves are free: the part that comes next, and the one after it. */
+static void
+fill_ahead(GroupCall *self, int *moved)
+{
+    while (self->filled < least(self->part + 2, self->parts)) {
+        uint64_t block = self->first + (uint64_t)self->filled;
+        if (!group_is_free(self->group, block))
+            return;
+        group_offer(self->group, block, self->source_offer, self->target_offer);
+        if (self->source_offer.area == 0)
+            fill(self, self->filled, block);
+        group_mark(self->group, ARRIVED, block);
+        self->filled += 1;
+        *moved = 1;
+    }
+}
+
+/* Combining: the own share of a part, `count` elements from `start` of what each member gives, which are in
+ * its slot from `in_slot` on.  -1 when the kernel raised, or a member's elements are not there. */
+
+/* All of them into the first slot. */
+static int
+combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
+            PyObject **error)
+{
+    char *result = group_slot(self->group, block, 0) + in_slot * self->itemsize;
+    const char *left = given(self, block, 0, start, in_slot, count);
+    if (left != NULL && left != result && self->group->members == 1)
+        memcpy(result, left, (size_t)(count * self->itemsize));
+    for (int64_t member = 1; member < self->group->members; ++member) {
+        const char *right = given(self, block, member, start, in_slot, count);
+        if (left == NULL || right == NULL
+            || kernel_combine(self->kernel, left, right, result, count, error) < 0)
+            return -1;
+        left = result;
+    }
+    return left == NULL ? -1 : 0;
+}
+
+/* Each with all before it, into its own slot. */
+static int
+combine_running(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
+                PyObject **error)
+{
+    int64_t last = self->group->members - (self->code == EXSCAN);
+    for (int64_t member = 0; member < last; ++member) {
+        const char *right = given(self, block, member, start, in_slot, count);
+        char *into = group_slot(self->group, block, member) + in_slot * self->itemsize;
+        if (right == NULL)
+            return -1;
+        if (member == 0 && right != into)
+            memcpy(into, right, (size_t)(count * self->itemsize));
+        if (member > 0
+            && kernel_combine(self->kernel, into - self->group->slot_bytes, right, into, count, error) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+all_offer_targets(const GroupCall *self, uint64_t block)
+{
+    for (int64_t member = 0; member < self->group->members; ++member)
+        if (group_target(self->group, block, member).area == 0)
+            return 0;
+    return 1;
+}
+
+/* The own share of the result to where all members want it. */
+static int
+hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count)
+{
+    size_t nbytes = (size_t)(count * self->itemsize);
+    const char *result = group_slot(self->group, block, 0) + in_slot * self->itemsize;
+    for (int64_t member = 0; member < self->group->members; ++member) {
+        char *target = group_offered(self->group, member, group_target(self->group, block, member),
+                               start * self->itemsize, (int64_t)nbytes);
+        if (target == NULL)
+            return -1;
+        memcpy(target, result, nbytes);
+    }
+    return 0;
+}
+
+static int
+combine_share(const GroupCall *self, uint64_t block, int64_t start, int64_t count, PyObject **error)
+{
+    const Group *group = self->group;
+    int64_t low = count * group->me / group->members;
+    int64_t size = count * (group->me + 1) / group->members - low;
+    if (self->code == SCAN || self->code == EXSCAN)
+        return combine_running(self, block, start + low, low, size, error);
+    if (combine_all(self, block, start + low, low, size, error) < 0)
+        return -1;
+    return all_offer_targets(self, block) ? hand_out(self, block, start + low, low, size) : 0;
+}
+
+/* Draining: a part comes out of the slots.  1 done, 0 not yet, -1 as above. */
+
+static int
+drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
+{
+    Group *group = self->group;
+    int scans = self->code == SCAN || self->code == EXSCAN;
+    int64_t start = part_start(self, self->part);
+    int64_t count = part_length(self, self->part, self->source.length);
+    if (!self->combined) {
+        if (!group_all_reached(group, ARRIVED, block + 1))
+            return 0;
+        if (combine_share(self, block, start, count, error) < 0)
+            return -1;
+        group_mark(group, COMBINED, block);
+        self->combined = 1;
+        *moved = 1;
+    }
+    if (self->target.length == 0)
+        return 1;
+    if (!group_all_reached(group, COMBINED, block + 1))
+        return 0;
+    int64_t from = self->code == SCAN ? group->me : self->code == EXSCAN ? group->me - 1 : 0;
+    if (scans || !all_offer_targets(self, block))
+        stream_write(&self->target, start, start + count, group_slot(group, block, from));
+    return 1;
+}
+
+static int
+drain_reduce_scatter(GroupCall *self, uint64_t block, PyObject **error)
+{
+    const Group *group = self->group;
+    Piece mine = piece_of(self, group->me, group->me);
+    int64_t low = before(self, self->part, mine.count), high = before(self, self->part + 1, mine.count);
+    int64_t in_slot = group->me * self->room;
+    if (!group_all_reached(group, ARRIVED, block + 1))
+        return 0;
+    if (combine_all(self, block, mine.begin + low, in_slot, high - low, error) < 0)
+        return -1;
+    stream_write(&self->target, low, high, group_slot(group, block, 0) + in_slot * self->itemsize);
+    return 1;
+}
+
+static int
+drain_broadcast(GroupCall *self, uint64_t block)
+{
+    const Group *group = self->group;
+    int64_t start = part_start(self, self->part);
+    int64_t count = part_length(self, self->part, self->target.length);
+    if (group->me == self->root)
+        return 1;
+    if (!group_one_reached(group, ARRIVED, self->root, block + 1))
+        return 0;
+    const char *from = group_source(group, block, self->root).area == 0
+                           ? group_slot(group, block, 0)
+                           : given(self, block, self->root, start, 0, count);
+    if (from == NULL)
+        return -1;
+    stream_write(&self->target, start, start + count, from);
+    return 1;
+}
+
+static int
+drain_scatter(GroupCall *self, uint64_t block)
+{
+    const Group *group = self->group;
+    Piece mine = piece_of(self, self->root, group->me);
+    int64_t low = before(self, self->part, mine.count), high = before(self, self->part + 1, mine.count);
+    if (!group_one_reached(group, ARRIVED, self->root, block + 1))
+        return 0;
+    const char *from = group_source(group, block, self->root).area == 0
+                           ? group_slot(group, block, group->me)
+                           : given(self, block, self->root, mine.begin + low, 0, high - low);
+    if (from == NULL)
+        return -1;
+    stream_write(&self->target, low, high, from);
+    return 1;
+}
+
+static int
+drain(GroupCall *self, uint64_t block, int *moved, PyObject **error)
+{
+    switch (self->code) {
+    case ALLGATHER:
+    case GATHER:
+    case ALLTOALL:
+        if (self->code != ALLTOALL && self->target.length == 0)
+            return 1;
+        if (!group_all_reached(self->group, ARRIVED, block + 1))
+            return 0;
+        return take_pieces(self, self->part, block,
+                           self->code == ALLTOALL ? self->group->me * self->room : 0) < 0 ? -1 : 1;
+    case REDUCE_SCATTER:
+        return drain_reduce_scatter(self, block, error);
+    case BROADCAST:
+        return drain_broadcast(self, block);
+    case SCATTER:
+        return drain_scatter(self, block);
+    default:
+        return drain_combined(self, block, moved, error);
+    }
+}
+
+/* The walk */
+
+int
+group_call_test(GroupCall *self, int *moved, PyObject **error)
+{
+    Group *group = self->group;
+    if (!self->started) {
+        if (atomic_load_explicit(&group->served, memory_order_acquire) != self->ticket)
+            return 0;
+        self->first = group->block;
+        self->started = 1;
+    }
+    while (self->part < self->parts) {
+        uint64_t block = self->first + (uint64_t)self->part;
+        if (fills(self)) {
+            fill_ahead(self, moved);
+            if (self->filled <= self->part)
+                return 0;
+        }
+        int outcome = drain(self, block, moved, error);
+        if (outcome <= 0)
+            return outcome;
+        group_mark(group, LEFT, block);
+        self->part += 1;
+        self->combined = 0;
+        *moved = 1;
+    }
+    uint64_t end = self->first + (uint64_t)self->parts;
+    group->block = end;
+    /* The caller may change its elements from here on, which others read where they are. */
+    if (self->source_offer.area != 0 && self->parts > 0 && !group_all_reached(group, LEFT, end))
+        return 0;
+    atomic_store_explicit(&group->served, self->ticket + 1, memory_order_release);
+    *moved = 1;
+    return 1;
+}
+
+/* Preparing a call */
+
+static int64_t
+parts_of(int64_t elements, int64_t room)
+{
+    return elements / room + (elements % room != 0);
+}
+
+static int64_t
+wanted_counts(Code code, int64_t members)
+{
+    switch (code) {
+    case REDUCE_SCATTER: case ALLGATHER: case GATHER: case SCATTER:
+        return members;
+    case ALLTOALL:
+        return members * members;
+    default:
+        return 0;
+    }
+}
+
+static int64_t
+longest(const int64_t *counts, int64_t count)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i)
+        if (counts[i] > found)
+            found = counts[i];
+    return found;
+}
+
+/* Elements of one part: a slot, all slots, or one slot's share for a member. */
+static int64_t
+room_of(Code code, const Group *group, int64_t itemsize)
+{
+    int64_t slot_room = group->slot_bytes / itemsize;
+    if (code == BROADCAST)
+        return group->slot_bytes * group->members / itemsize;
+    return code == REDUCE_SCATTER || code == ALLTOALL ? slot_room / group->members : slot_room;
+}
+
+int
+group_call_prepare(GroupCall *self, Group *group, const Program *program, const Operation *operation,
+                   char *const *buffers, int64_t itemsize, Kernel *kernel)
+{
+    Code code = (Code)operation->code;
+    int64_t counts = wanted_counts(code, group->members);
+    if (operation->counts != counts)
+        return refused("a group call has not as many counts as the group asks for");
+    if (operation->peer >= group->members)
+        return refused("a group call has a root that is no member");
+    *self = (GroupCall){
+        .group = group,
+        .kernel = kernel,
+        .code = code,
+        .root = operation->peer,
+        .source = stream_of(sources_of(program, operation), operation->sources, buffers, itemsize),
+        .target = stream_of(targets_of(program, operation), operation->targets, buffers, itemsize),
+        .counts = program->counts + operation->count,
+        .itemsize = itemsize,
+        .room = room_of(code, group, itemsize),
+    };
+    for (int64_t i = 0; i < counts; ++i)
+        if (self->counts[i] < 0)
+            return refused("a group call has a negative count");
+    if (self->room < 1)
+        return refused("a slot of the staging segment has not room for one element of each member");
+    if (code == EXSCAN && group->me == 0 && self->target.length > 0)
+        return refused("the first member of an exclusive scan has no results");
+    if (fills(self)) {
+        self->source_offer = offer_of(group, &self->source);
+        self->target_offer = offer_of(group, &self->target);
+    }
+    int64_t length = code == BROADCAST && group->me != self->root ? self->target.length
+                                                                  : self->source.length;
+    self->parts = parts_of(counts > 0 ? longest(self->counts, counts) : length, self->room);
+    return 0;
+}
+
+void
+group_call_reserve(GroupCall *self)
+{
+    self->ticket = atomic_fetch_add_explicit(&self->group->tickets, 1, memory_order_relaxed);
+}

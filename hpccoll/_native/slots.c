@@ -1,0 +1,297 @@
+/* Group: the staging segment as one member sees it, as transports/slots.py describes it, and the areas of memory
+ * outside it that all members reach (memory/areas.py). */
+
+#include "slots.h"
+
+#include <string.h>
+
+#define LINE_WORDS 8
+#define OFFER_LINES 2
+
+/* Counters and slots */
+
+static word_t *
+counter(const Group *self, int which, int64_t member)
+{
+    return self->words + (which * self->members + member) * LINE_WORDS;
+}
+
+void
+group_mark(Group *self, int which, uint64_t block)
+{
+    atomic_store_explicit(counter(self, which, self->me), block + 1, memory_order_release);
+}
+
+int
+group_all_reached(const Group *self, int which, uint64_t value)
+{
+    return first_word_below(counter(self, which, 0), self->members, LINE_WORDS, value, 0) < 0;
+}
+
+int
+group_one_reached(const Group *self, int which, int64_t member, uint64_t value)
+{
+    return atomic_load_explicit(counter(self, which, member), memory_order_acquire) >= value;
+}
+
+int
+group_is_free(const Group *self, uint64_t block)
+{
+    return group_all_reached(self, LEFT, block == 0 ? 0 : block - 1);
+}
+
+char *
+group_slot(const Group *self, uint64_t block, int64_t member)
+{
+    return self->slots + ((int64_t)(block % 2) * self->members + member) * self->slot_bytes;
+}
+
+/* Offers: memory of a member that the others read and write where it is */
+
+static int64_t *
+offer_line(const Group *self, uint64_t block, int64_t member)
+{
+    return self->offers + ((int64_t)(block % 2) * self->members + member) * LINE_WORDS;
+}
+
+Offer
+group_source(const Group *self, uint64_t block, int64_t member)
+{
+    const int64_t *line = offer_line(self, block, member);
+    return (Offer){line[0], line[1]};
+}
+
+Offer
+group_target(const Group *self, uint64_t block, int64_t member)
+{
+    const int64_t *line = offer_line(self, block, member);
+    return (Offer){line[2], line[3]};
+}
+
+void
+group_offer(Group *self, uint64_t block, Offer source, Offer target)
+{
+    int64_t *line = offer_line(self, block, self->me);
+    line[0] = source.area;
+    line[1] = source.offset;
+    line[2] = target.area;
+    line[3] = target.offset;
+}
+
+/* Index of the first area whose number is not below. */
+static Py_ssize_t
+area_index(const Group *self, int64_t number)
+{
+    Py_ssize_t low = 0, high = self->area_count;
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        if (self->areas[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+char *
+group_offered(Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes)
+{
+    char *found = NULL;
+    pthread_mutex_lock(&self->lock);
+    Py_ssize_t index = area_index(self, offer.area - 1);
+    if (index < self->area_count && self->areas[index].number == offer.area - 1) {
+        const Py_buffer *part = self->areas[index].parts + member;
+        if (offer.offset >= 0 && offer.offset <= part->len && start <= part->len - offer.offset
+            && nbytes <= part->len - offer.offset - start)
+            found = (char *)part->buf + offer.offset + start;
+    }
+    pthread_mutex_unlock(&self->lock);
+    return found;
+}
+
+Offer
+group_locate(Group *self, const char *at, int64_t nbytes)
+{
+    Offer found = {0, 0};
+    uintptr_t begin = (uintptr_t)at, end = begin + (uintptr_t)nbytes;
+    for (Py_ssize_t i = 0; i < self->area_count; ++i) {
+        const Py_buffer *part = self->areas[i].parts + self->me;
+        uintptr_t start = (uintptr_t)part->buf;
+        if (begin >= start && end <= start + (uintptr_t)part->len)
+            found = (Offer){self->areas[i].number + 1, (int64_t)(begin - start)};
+    }
+    return found;
+}
+
+/* Areas: changed with the GIL, looked up without it */
+
+static void
+free_parts(Py_buffer *parts, int64_t members)
+{
+    for (int64_t i = 0; i < members; ++i)
+        PyBuffer_Release(parts + i);
+    PyMem_Free(parts);
+}
+
+static Py_buffer *
+taken_parts(PyObject *sequence, int64_t members)
+{
+    if (PySequence_Size(sequence) != members) {
+        if (!PyErr_Occurred())
+            refused("an area has not a part for each member");
+        return NULL;
+    }
+    Py_buffer *parts = PyMem_Calloc((size_t)members, sizeof *parts);
+    if (parts == NULL)
+        PyErr_NoMemory();
+    for (int64_t i = 0; i < members && parts != NULL; ++i) {
+        PyObject *part = PySequence_GetItem(sequence, i);
+        if (part == NULL || PyObject_GetBuffer(part, parts + i, PyBUF_WRITABLE) < 0) {
+            free_parts(parts, members);
+            parts = NULL;
+        }
+        Py_XDECREF(part);
+    }
+    return parts;
+}
+
+static PyObject *
+Group_add_area(Group *self, PyObject *args)
+{
+    long long number;
+    PyObject *sequence;
+    if (!PyArg_ParseTuple(args, "LO:add_area", &number, &sequence))
+        return NULL;
+    Py_ssize_t index = area_index(self, number), count = self->area_count;
+    if (number < 0 || number == INT64_MAX || (index < count && self->areas[index].number == number)) {
+        refused("the number of an area is taken, or below 0");
+        return NULL;
+    }
+    Py_buffer *parts = taken_parts(sequence, self->members);
+    if (parts == NULL)
+        return NULL;
+    pthread_mutex_lock(&self->lock);
+    Area *areas = PyMem_RawRealloc(self->areas, ((size_t)count + 1) * sizeof *areas);
+    if (areas != NULL) {
+        memmove(areas + index + 1, areas + index, (size_t)(count - index) * sizeof *areas);
+        areas[index] = (Area){number, parts};
+        self->areas = areas;
+        self->area_count = count + 1;
+    }
+    pthread_mutex_unlock(&self->lock);
+    if (areas == NULL) {
+        free_parts(parts, self->members);
+        return PyErr_NoMemory();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+Group_drop_area(Group *self, PyObject *argument)
+{
+    long long number = PyLong_AsLongLong(argument);
+    if (number == -1 && PyErr_Occurred())
+        return NULL;
+    Py_ssize_t index = area_index(self, number);
+    if (index == self->area_count || self->areas[index].number != number) {
+        refused("there is no area of this number");
+        return NULL;
+    }
+    Py_buffer *parts = self->areas[index].parts;
+    pthread_mutex_lock(&self->lock);
+    self->area_count -= 1;
+    memmove(self->areas + index, self->areas + index + 1,
+            (size_t)(self->area_count - index) * sizeof *self->areas);
+    pthread_mutex_unlock(&self->lock);
+    free_parts(parts, self->members);
+    Py_RETURN_NONE;
+}
+
+/* The object */
+
+static int
+check_segment(const Group *self)
+{
+    if (self->members < 1 || self->me < 0 || self->me >= self->members)
+        return refused("me is no member");
+    if (self->slot_bytes < 1 || self->slot_bytes > INT64_MAX / 2 / self->members
+        || self->data.len < 2 * self->members * self->slot_bytes)
+        return refused("data has not two slots for each member");
+    if (self->head.len / (Py_ssize_t)sizeof(word_t) / LINE_WORDS < (COUNTERS + OFFER_LINES) * self->members
+        || (uintptr_t)self->head.buf % sizeof(word_t) != 0)
+        return refused("head must be five aligned cache lines for each member");
+    return 0;
+}
+
+static PyObject *
+Group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"me", "members", "head", "data", "slot_bytes", NULL};
+    Py_ssize_t me, members, slot_bytes;
+    PyObject *head, *data;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "nnOOn:Group", names, &me, &members, &head, &data,
+                                     &slot_bytes))
+        return NULL;
+    Group *self = (Group *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->me = me;
+    self->members = members;
+    self->slot_bytes = slot_bytes;
+    self->has_lock = pthread_mutex_init(&self->lock, NULL) == 0;
+    if (!self->has_lock)
+        PyErr_NoMemory();
+    if (!self->has_lock || PyObject_GetBuffer(head, &self->head, PyBUF_WRITABLE) < 0
+        || PyObject_GetBuffer(data, &self->data, PyBUF_WRITABLE) < 0 || check_segment(self) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->words = self->head.buf;
+    self->offers = (int64_t *)self->head.buf + COUNTERS * self->members * LINE_WORDS;
+    self->slots = self->data.buf;
+    return (PyObject *)self;
+}
+
+/* Not for the garbage collector, for the reason given at Flags_dealloc. */
+static void
+Group_dealloc(Group *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (Py_ssize_t i = 0; i < self->area_count; ++i)
+        free_parts(self->areas[i].parts, self->members);
+    PyMem_RawFree(self->areas);
+    PyBuffer_Release(&self->head);
+    PyBuffer_Release(&self->data);
+    if (self->has_lock)
+        pthread_mutex_destroy(&self->lock);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef group_methods[] = {
+    {"add_area", (PyCFunction)Group_add_area, METH_VARARGS, NULL},
+    {"drop_area", (PyCFunction)Group_drop_area, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot group_slots[] = {
+    {Py_tp_doc, "One member's end of a staging segment."},
+    {Py_tp_new, Group_new},
+    {Py_tp_dealloc, Group_dealloc},
+    {Py_tp_methods, group_methods},
+    {0, NULL},
+};
+
+static PyType_Spec group_spec = {
+    .name = "hpccoll._native._core.Group",
+    .basicsize = sizeof(Group),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = group_slots,
+};
+
+int
+add_group(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    return add_type(module, &group_spec, &state->group);
+}

@@ -1,0 +1,60 @@
+/* A node's staging segment: counters, slots and offers (transports/slots.py), and areas that all members reach. */
+
+#ifndef HPCCOLL_SLOTS_H
+#define HPCCOLL_SLOTS_H
+
+#include "module.h"
+#include "wait.h"
+
+#include <pthread.h>
+
+enum { ARRIVED, COMBINED, LEFT, COUNTERS };
+
+/* Where elements lie in the own part of an area: its number + 1, or 0 for nowhere, and the byte. */
+typedef struct {
+    int64_t area;
+    int64_t offset;
+} Offer;
+
+/* Memory outside the segment that all members reach, by a number that they agree on: a part for each. */
+typedef struct {
+    int64_t number;
+    Py_buffer *parts;
+} Area;
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer head, data;
+    word_t *words;   /* counters */
+    int64_t *offers; /* for each half a line of each member */
+    char *slots;     /* two halves of a slot for each member */
+    int64_t slot_bytes;
+    int64_t me, members;
+    _Atomic uint64_t tickets; /* given out */
+    _Atomic uint64_t served;  /* calls that are over; the next has the group */
+    uint64_t block;           /* the next one; of the call that has the group */
+    pthread_mutex_t lock;     /* of the areas; held for a look-up only */
+    int has_lock;
+    Area *areas; /* ascending numbers */
+    Py_ssize_t area_count;
+} Group;
+
+/* The half of a member's slot that a block uses. */
+char *group_slot(const Group *self, uint64_t block, int64_t member);
+
+void group_mark(Group *self, int which, uint64_t block);
+int group_all_reached(const Group *self, int which, uint64_t value);
+int group_one_reached(const Group *self, int which, int64_t member, uint64_t value);
+/* Nobody reads the half of the slots any more, which block - 2 used. */
+int group_is_free(const Group *self, uint64_t block);
+
+/* Says where the own elements are and where the results may be put; area 0: in the slot, nowhere. */
+void group_offer(Group *self, uint64_t block, Offer source, Offer target);
+Offer group_source(const Group *self, uint64_t block, int64_t member);
+Offer group_target(const Group *self, uint64_t block, int64_t member);
+/* So many bytes of what a member offers, from `start` on; NULL when they are not there. */
+char *group_offered(Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes);
+/* Where own memory lies in an area, if it does. */
+Offer group_locate(Group *self, const char *at, int64_t nbytes);
+
+#endif

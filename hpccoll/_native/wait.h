@@ -1,0 +1,49 @@
+/* Clock, pauses, and 64-bit words that processes share with acquire/release order. */
+
+#ifndef HPCCOLL_WAIT_H
+#define HPCCOLL_WAIT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+typedef _Atomic uint64_t word_t;
+
+/* A lock inside one process would order nothing between two of them. */
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && sizeof(word_t) == 8,
+               "64-bit atomics must be lock-free");
+
+#define SIGNAL_PERIOD_S 0.05
+#define FOREVER_S 1e9
+
+static inline void
+cpu_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory"); /* `yield` takes no time on most Arm cores */
+#endif
+}
+
+static inline double
+now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The first of `count` words, `stride` apart, from number `from` on, that is below the value; -1 when
+ * none is. */
+static inline ptrdiff_t
+first_word_below(word_t *at, ptrdiff_t count, ptrdiff_t stride, uint64_t value, ptrdiff_t from)
+{
+    for (ptrdiff_t i = from; i < count; ++i)
+        if (atomic_load_explicit(at + i * stride, memory_order_acquire) < value)
+            return i;
+    return -1;
+}
+
+#endif

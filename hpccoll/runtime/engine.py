@@ -1,0 +1,354 @@
+"""The engine of the C extension: runs a rank's program without the GIL, beside a caller who computes.
+
+`NativeExecution` stands for `executor.Execution`, with the same results to the last bit; ranks that use the
+one work together with ranks that use the other.  What it needs of each communicator is opened once: its
+messages by `open_network`, its staging segment as a `NodeGroup`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll import _native
+from hpccoll.errors import ResourceError
+from hpccoll.plans.program import Combine, Copy, GroupCall, Operation, Place, Receive, Send
+from hpccoll.runtime.executor import Schedule
+from hpccoll.transports.base import Array
+from hpccoll.transports.base import Combine as CombineArrays
+
+if TYPE_CHECKING:
+    from hpccoll._native import _core
+
+AreaParts = Callable[[], Mapping[int, Sequence[Array]]]
+# What a program row begins with; the order is that of `Code` in _native/program.h.
+CODES = (
+    "send", "receive", "combine", "copy",
+    "allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gather", "scatter",
+    "alltoall", "scan", "exscan",
+)  # fmt: skip
+_CODE = {name: code for code, name in enumerate(CODES)}
+_UFUNCS: dict[str, np.ufunc] = {
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
+_TRIAL = 67  # elements: more than one turn of any vector loop, and some left over
+
+
+def reason() -> str:
+    """Why the engine is not used in this process, as words for the user; "" when it can be."""
+    return _native.reason() or _functions()[1]
+
+
+def usable(schedule: Schedule, one_node: bool) -> bool:
+    """Whether the engine can run a program: it cannot where a group call is left to MPI's own collective.
+
+    `one_node`: the communicator has one node, whose segment then serves groups of any family.
+    """
+    return all(
+        isinstance(one, (Send, Receive, Combine, Copy))
+        or (isinstance(one, GroupCall) and one.kind.value in _CODE and (one_node or one.family == "NODE"))
+        for one in schedule.program.operations
+    )
+
+
+def open_network(private: MPI.Intracomm, idle_channel: int) -> _core.Network:
+    """Messages on a private communicator, which stays open as long as it is used.
+
+    `idle_channel`: a tag that no message has; asking for one lets MPI move on.
+    Raises: ResourceError with the reason when MPI's functions are not found.
+    """
+    addresses, problem = _functions()
+    if problem:
+        raise ResourceError(problem)
+    network: _core.Network = _core_module().Network(
+        *addresses, private.handle, MPI.BYTE.handle, MPI.ANY_SOURCE, idle_channel
+    )
+    return network
+
+
+def new_bell() -> _core.Bell:
+    """A bell that one thread rings (`ring()`) to make another come back from `run_all`."""
+    bell: _core.Bell = _core_module().Bell()
+    return bell
+
+
+def run_all(
+    executions: Iterable[NativeExecution],
+    seconds: float,
+    bell: _core.Bell | None = None,
+    *,
+    spin_s: float = 0.0,
+    yield_s: float = 20e-3,
+) -> bool:
+    """Move several executions on until one of them is over, without the GIL.
+
+    True when one is complete or has failed, whose `advance` then says which; False after `seconds`, or when
+    the bell rang.  `spin_s` and `yield_s` as in `NativeExecution.run`, counted from the last time any moved.
+    """
+    over: bool = _core_module().run_all(
+        [one.native for one in executions], seconds, bell, spin_s=spin_s, yield_s=yield_s
+    )
+    return over
+
+
+def kernel(
+    combine: CombineArrays, dtype: np.dtype[Any], native: tuple[str, str] | None = None
+) -> _core.Kernel:
+    """How the engine combines elements of a dtype.
+
+    `native`: operator and dtype as in `Arithmetic.kernel`; where the engine has the pair, it works without
+    the GIL, else it calls `combine`.
+    """
+    found = None
+    if native is not None and dtype == np.dtype(native[1]):
+        found = _native_kernel(*native, combine)
+    if found is None:
+        found = _core_module().python_kernel(_on_arrays(combine, dtype), dtype.itemsize)
+    return found
+
+
+class NodeGroup:
+    """A member's end of a staging segment (transports/slots.py), for the engine.
+
+    `head`: counters and offers, as bytes.  `data`: the slots, shape (2, members, slot_bytes).  `areas` gives,
+    by number, the memory that all members reach otherwise (memory/areas.py): each member's part, as bytes.
+
+    This and a ShmGroup of the same member do not know of each other: all its calls go through the one or
+    the other.
+    """
+
+    def __init__(
+        self, me: int, members: int, head: memoryview | Array, data: Array, areas: AreaParts | None = None
+    ) -> None:
+        self.native: _core.Group = _core_module().Group(me, members, head, data.reshape(-1), data.shape[2])
+        self._areas = areas
+        self._known: set[int] = set()
+
+    def refresh(self) -> None:
+        """Take notice of areas that have come and gone."""
+        found = self._areas() if self._areas is not None else {}
+        if found.keys() == self._known:
+            return
+        for number in self._known - found.keys():
+            self.native.drop_area(number)
+        for number in found.keys() - self._known:
+            self.native.add_area(number, found[number])
+        self._known = set(found)
+
+
+class NativeExecution:
+    """One run of a program on this rank's memory, by the engine.
+
+    `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; they live as long
+    as the object, and for ever when it goes while MPI has messages in them.  `kernel`: None where nothing is
+    combined.  `channel`, `channels`: the messages of step s have the tag channel + s % channels.
+
+    Any thread may move it on, several at the same time too.  What a kernel or MPI raised is raised by every
+    later `advance` and `run`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        memory: Sequence[Array],
+        network: _core.Network | None,
+        group: NodeGroup | None,
+        kernel: _core.Kernel | None,
+        channel: int,
+        channels: int,
+    ) -> None:
+        if group is not None:
+            group.refresh()
+        self._operations = schedule.program.operations
+        self.native: _core.Execution = _core_module().Execution(
+            program_of(schedule),
+            [array.view(np.uint8) for array in memory],
+            memory[0].dtype.itemsize,
+            network,
+            None if group is None else group.native,
+            kernel,
+            channel,
+            channels,
+        )
+
+    def advance(self, turns: int = 1) -> bool:
+        """Move on as far as it goes without waiting; True once all operations are complete."""
+        return self.native.advance(turns)
+
+    def run(self, seconds: float, *, spin_s: float = 0.0, yield_s: float = 20e-3) -> bool:
+        """Move on until all operations are complete (True), at most so long; without the GIL.
+
+        When nothing moves it keeps the core for `spin_s`, gives it away at every turn for `yield_s`, and
+        then sleeps between turns.
+        """
+        return self.native.run(seconds, spin_s=spin_s, yield_s=yield_s)
+
+    @property
+    def left(self) -> int:
+        """How many operations are not complete."""
+        return self.native.left
+
+    @property
+    def complete(self) -> bool:
+        return self.native.left == 0
+
+    @property
+    def step(self) -> int:
+        """The plan's step that the oldest operation under way belongs to."""
+        return self.native.step
+
+    def waiting_for(self) -> list[Operation]:
+        """The operations under way, for reports."""
+        return [self._operations[index] for index in self.native.active()]
+
+
+def program_of(schedule: Schedule) -> _core.Program:
+    """The program as the engine reads it; made once and kept with the schedule."""
+    kept: _core.Program | None = schedule.__dict__.get("native_program")
+    if kept is None:
+        kept = _flattened(schedule)
+        schedule.__dict__["native_program"] = kept  # as a cached_property of the frozen class would
+    return kept
+
+
+# --- programs as tables -----------------------------------------------------------------------------
+
+
+def _flattened(schedule: Schedule) -> _core.Program:
+    places: list[Place] = []
+    counts: list[int] = []
+    rows = []
+    for index, operation in enumerate(schedule.program.operations):
+        name, peer, sources, targets = _parts(operation)
+        own = operation.counts if isinstance(operation, GroupCall) else ()
+        rows.append(
+            (
+                _CODE[name], operation.step, peer, len(places), len(sources), len(targets),
+                len(counts), len(own), schedule.released_by_start.get(index, -1),
+            )
+        )  # fmt: skip
+        places += (*sources, *targets)
+        counts += own
+    following = schedule.released_by_end
+    starts = np.cumsum([0, *map(len, following)])
+    program: _core.Program = _core_module().Program(
+        _table(rows), _table(places), _table(counts), _table(starts), _table([*chain(*following)])
+    )
+    return program
+
+
+def _parts(operation: Operation) -> tuple[str, int, Sequence[Place], Sequence[Place]]:
+    """Name, peer or root, sources and targets."""
+    match operation:
+        case Send():
+            return "send", operation.peer, [operation.source], []
+        case Receive():
+            return "receive", operation.peer, [], [operation.target]
+        case Combine():
+            return "combine", 0, [operation.left, operation.right], [operation.target]
+        case Copy():
+            return "copy", 0, [operation.source], [operation.target]
+        case GroupCall():
+            return operation.kind.value, operation.root, operation.source, operation.target
+    raise TypeError(f"the engine has no way to do {operation!r}")
+
+
+def _table(rows: Any) -> Array:
+    return np.array(rows, np.int64).reshape(-1)
+
+
+# --- MPI's functions --------------------------------------------------------------------------------
+
+
+@cache
+def _functions() -> tuple[tuple[int, ...], str]:
+    """The addresses of MPI's functions in the library that mpi4py works with, and why there are none."""
+    addresses = []
+    for name in _FUNCTIONS:
+        function = _function(name)
+        if function is None:
+            return (), f"the function {name} is not found in the MPI library of mpi4py ({MPI.__file__})"
+        addresses.append(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    version = _library_version()
+    if version != MPI.Get_library_version().rstrip("\0"):  # Open MPI counts the end of the string
+        return (), f"the MPI functions of this process are of another library than mpi4py's: {version}"
+    return tuple(addresses), ""
+
+
+def _function(name: str) -> Any:
+    """A function of MPI, looked up as the dynamic linker did for mpi4py.
+
+    First in what the whole process sees (a tool loaded before MPI may stand in for it), then in what mpi4py's
+    own module is linked to.
+    """
+    libraries = (ctypes.CDLL(None), ctypes.CDLL(MPI.__file__))
+    return next((getattr(one, name) for one in libraries if hasattr(one, name)), None)
+
+
+def _library_version() -> str:
+    text, length = ctypes.create_string_buffer(MPI.MAX_LIBRARY_VERSION_STRING + 1), ctypes.c_int()
+    function = _function("MPI_Get_library_version")
+    if function is None or function(text, ctypes.byref(length)) != MPI.SUCCESS:
+        return "unknown"
+    return text.value.decode(errors="replace")
+
+
+# --- operators --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _native_kernel(operator: str, name: str, combine: CombineArrays) -> _core.Kernel | None:
+    """The engine's kernel, if it has one and it gives what `combine` gives."""
+    dtype = np.dtype(name)
+    if operator not in _UFUNCS or dtype.kind not in "biufc":
+        return None
+    ufunc, core = _UFUNCS[operator], _core_module()
+    signature = f"{dtype.char}{dtype.char}->{dtype.char}"
+    try:
+        if signature in ufunc.types:
+            found = core.ufunc_kernel(ufunc, ufunc.types.index(signature), dtype.num, dtype.itemsize)
+        else:
+            found = core.logical_kernel(operator, dtype.itemsize)
+    except ValueError:
+        return None
+    return found if _agrees(found, combine, dtype) else None
+
+
+def _agrees(found: _core.Kernel, combine: CombineArrays, dtype: np.dtype[Any]) -> bool:
+    """Whether a kernel does what `combine` does, in place and not, on a few elements."""
+    values = np.arange(2 * _TRIAL) * 37 % 29 - 11  # small, of both signs, each pair another one
+    left, right = (part.astype(dtype) for part in np.split(values, 2))
+    for target in (np.empty_like(left), left):
+        wanted = np.empty_like(left)
+        combine(left, right, wanted)
+        found.combine(left.view(np.uint8), right.view(np.uint8), target.view(np.uint8))
+        if target.tobytes() != wanted.tobytes():
+            return False
+    return True
+
+
+def _on_arrays(combine: CombineArrays, dtype: np.dtype[Any]) -> Any:
+    """A function of the engine's memory that combines it as arrays."""
+
+    def on_memory(left: memoryview, right: memoryview, target: memoryview) -> None:
+        count = target.nbytes // dtype.itemsize
+        combine(*(np.ndarray(count, dtype, memory) for memory in (left, right, target)))
+
+    return on_memory
+
+
+def _core_module() -> Any:
+    if not _native.available():
+        raise ResourceError(f"the engine is not available: {_native.reason()}")
+    from hpccoll._native import _core
+
+    return _core

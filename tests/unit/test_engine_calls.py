@@ -1,0 +1,195 @@
+"""The engine's calls on a group, in one process: against NumPy, and with members on the Python transport."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpccoll import _native
+from hpccoll.plans.program import Memory, Place
+from hpccoll.plans.steps import Kind
+from tests.support.staging import (
+    KINDS,
+    SUM,
+    Run,
+    Shared,
+    Team,
+    calls_program,
+    drawn,
+    drive,
+    in_turn,
+    together,
+)
+
+pytestmark = pytest.mark.skipif(not _native.available(), reason=f"no extension: {_native.reason()}")
+
+TEAMS = [
+    pytest.param((True,), id="alone"),
+    pytest.param((True, True), id="two"),
+    pytest.param((True, True, True, True, True), id="five"),
+    pytest.param((True, False), id="engine and Python"),
+    pytest.param((False, True, False), id="Python, engine, Python"),
+    pytest.param((False, False, False), id="Python"),
+]
+each_team = pytest.mark.parametrize("native", TEAMS)
+
+
+@each_team
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
+def test_each_kind_of_call(native: tuple[bool, ...], kind: Kind) -> None:
+    chance = random.Random(repr((native, kind.value)))
+    for slot_bytes, longest, pieces in ((64 * len(native), 70, 4), (4096, 200, 1), (4096, 3000, 3)):
+        team = Team(native, slot_bytes)
+        for _ in range(3):
+            run = Run(team, [drawn(chance, kind, len(native), longest)], chance, pieces)
+            in_turn(chance, run.executions)
+            run.check()
+
+
+@each_team
+def test_calls_of_all_kinds_under_way_in_threads(native: tuple[bool, ...]) -> None:
+    chance = random.Random(repr(native))
+    team = Team(native, 128 * len(native))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(3):
+            calls = [drawn(chance, chance.choice(KINDS), len(native), 150) for _ in range(20)]
+            run = Run(team, calls, chance, 3)
+            together([functools.partial(drive, one) for one in run.executions])
+            run.check()
+    finally:
+        sys.setswitchinterval(before)
+
+
+@each_team
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_memory_that_all_members_reach(native: tuple[bool, ...], share: float, tmp_path: Path) -> None:
+    """Nobody copies in what others can read where it is, nor out what others can write."""
+    chance = random.Random(repr((native, share)))
+    team = Team(native, 64 * len(native))
+    shared = Shared(team, tmp_path, chance, share)
+    for number in range(60):
+        kind = KINDS[number % len(KINDS)]
+        run = Run(team, [drawn(chance, kind, len(native), 200)], chance, 1, shared)
+        in_turn(chance, run.executions)
+        run.check()
+    shared.close()
+
+
+@pytest.mark.parametrize("native", [(True, True), (True, False)])
+def test_in_place_in_memory_that_all_members_reach(native: tuple[bool, ...], tmp_path: Path) -> None:
+    team = Team(native, 128)
+    shared = Shared(team, tmp_path, random.Random(1), 1.0)
+    everything = (Place(Memory.INPUT, 0, 300),), (Place(Memory.OUTPUT, 0, 300),)
+    for kind, wanted in (
+        (Kind.ALLREDUCE, [300, 300]),
+        (Kind.SCAN, [100, 300]),
+        (Kind.EXSCAN, [100, 100]),
+    ):
+        memory = shared([np.full(300, 100.0, np.float32), np.full(300, 200.0, np.float32)])
+        executions = []
+        for me in range(2):
+            place = everything if kind is not Kind.EXSCAN or me else (everything[0], ())
+            program = calls_program(me, 2, [(kind, 0, *place, ())])
+            executions.append(
+                team.execution(me, program, (memory[me], memory[me], memory[me][:0]), SUM.combine, "sum")
+            )
+        in_turn(random.Random(2), executions)
+        for me in range(2):
+            assert (memory[me] == wanted[me]).all(), (kind, me, memory[me][:4])
+    shared.close()
+
+
+def test_elements_that_are_offered_are_the_callers_again_when_all_have_read_them(tmp_path: Path) -> None:
+    team = Team((True, True), 4096)
+    shared = Shared(team, tmp_path, random.Random(1), 1.0)
+    given = shared([np.ones(8, np.float32), np.ones(8, np.float32)])
+    place = (Place(Memory.INPUT, 0, 8),)
+    programs = [
+        calls_program(0, 2, [(Kind.BROADCAST, 0, place, (), ())]),
+        calls_program(1, 2, [(Kind.BROADCAST, 0, (), (Place(Memory.OUTPUT, 0, 8),), ())]),
+    ]
+    output = np.zeros(8, np.float32)
+    root = team.execution(0, programs[0], (given[0], output[:0], output[:0]), SUM.combine, "sum")
+    other = team.execution(1, programs[1], (given[1], output, output[:0]), SUM.combine, "sum")
+    assert not root.run(0.02)
+    assert other.advance()
+    assert root.advance()
+    assert (output == 1).all()
+    shared.close()
+
+
+def test_areas_come_and_go(tmp_path: Path) -> None:
+    team = Team((True, True), 128)
+    chance = random.Random(4)
+    shared = Shared(team, tmp_path, chance, 1.0)
+    for number in range(30):
+        run = Run(team, [drawn(chance, Kind.ALLREDUCE, 2, 90)], chance, 1, shared)
+        in_turn(chance, run.executions)
+        run.check()
+        if number % 3 == 2:
+            gone = chance.randrange(2 * number - 3, 2 * number)
+            for areas in team.areas:
+                if gone in areas._areas:
+                    areas._unused.append(gone)
+                    areas.drop([gone])
+    shared.close()
+
+
+def test_an_offer_of_unknown_memory_ends_the_execution() -> None:
+    team = Team((True, True), 128)
+    run = Run(team, [drawn(random.Random(5), Kind.ALLREDUCE, 2, 30)], random.Random(5), 1)
+    run.executions[1].advance()
+    lines = team.head[3 * 2 * 64 :].view(np.int64).reshape(-1, 8)
+    lines[1, :2] = 8, 0
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="memory that is not known here"):
+            run.executions[0].advance()
+
+
+def test_executions_of_one_group_that_are_moved_on_in_any_order() -> None:
+    """Several calls in flight: what was made first has the group first, whoever is moved on first."""
+    chance = random.Random(7)
+    for native in ((True, True, True), (True, False, True)):
+        team = Team(native, 256)
+        runs = [Run(team, [drawn(chance, chance.choice(KINDS), 3, 200)], chance, 2) for _ in range(6)]
+        in_turn(chance, [one for run in runs for one in run.executions])
+        for run in runs:
+            run.check()
+
+
+def test_two_threads_on_one_execution() -> None:
+    chance = random.Random(3)
+    for _ in range(5):
+        team = Team((True, True), 256)
+        run = Run(team, [drawn(chance, chance.choice(KINDS), 2, 3000) for _ in range(10)], chance, 2)
+        together([functools.partial(drive, one) for one in run.executions for _ in range(3)])
+        run.check()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", "complex128", "V3", "datetime64[s]"])
+def test_elements_of_any_size_are_moved(dtype: str) -> None:
+    team = Team((True, False, True), 192)
+    counts = (5, 0, 300)
+    places = [(Place(Memory.INPUT, 0, count),) for count in counts]
+    everything = (Place(Memory.OUTPUT, 0, sum(counts)),)
+    given = [np.arange(count * np.dtype(dtype).itemsize).astype(np.uint8).view(dtype) for count in counts]
+    taken = [np.zeros(sum(counts) * np.dtype(dtype).itemsize, np.uint8).view(dtype) for _ in counts]
+    executions = [
+        team.execution(
+            me,
+            calls_program(me, 3, [(Kind.ALLGATHER, 0, places[me], everything, counts)]),
+            (given[me], taken[me], taken[me][:0]),
+            SUM.combine,
+        )
+        for me in range(3)
+    ]
+    in_turn(random.Random(1), executions)
+    for result in taken:
+        assert result.tobytes() == b"".join(one.tobytes() for one in given)
