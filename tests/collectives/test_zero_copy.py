@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,10 @@ def test_ragged_calls_requests_and_persistent_calls(communicator: Make, layout: 
         persistent.Free()
 
 
+# Of which no two are ever the same.
+numbers = itertools.count(1000)
+
+
 def staged(pattern: float) -> int:
     """How often a number is in the memory through which the node's ranks pass elements to each other."""
     found = 0
@@ -199,37 +204,41 @@ def staged(pattern: float) -> int:
 def test_elements_do_not_pass_through_other_memory(
     world: MPI.Intracomm, layout: str, collective: str, native: bool
 ) -> None:
-    """Else it would only look like zero copies: those of plain arrays do, those of these arrays never."""
+    """Else it would only look like zero copies: those of plain arrays do, those of these arrays never.
+
+    (The results of a reduction do: they are combined there.)
+    """
     plan = ("reduce_ring_broadcast" if collective == "allreduce" else "two_level") if layout else "flat"
     with hpccoll.Communicator(world, layout=layout, algorithm=plan, native=native) as comm:
         count = 50_000
         outs = count * (comm.size if collective == "allgather" else 1)
         first, second = comm.empty((count,), float), comm.empty((outs,), float)
 
-        def call(send: Array, receive: Array, number: float) -> None:
+        def passed(send: Array, receive: Array) -> int:
+            """How many elements of a call have passed through."""
+            number = next(numbers) + 0.25
             send[:] = number
             if collective == "allreduce":
-                comm.Allreduce(send, receive, MPI.MAX)
+                comm.Allreduce(send, receive)
+                assert receive[-1] == number * comm.size
             elif collective == "broadcast":
                 comm.Bcast(send)
             else:
                 comm.Allgather(send, receive)
-            assert (receive if collective != "broadcast" else send)[-1] == number
+                assert receive[-1] == number
             comm.Barrier()
+            return staged(number)
 
-        call(np.empty(count), np.empty(outs), 1234.5)
-        assert (staged(1234.5) > 1000) == (comm.local_size > 1), f"rank {comm.rank}"
+        assert (passed(np.empty(count), np.empty(outs)) > 1000) == (comm.local_size > 1), f"rank {comm.rank}"
         for turn in range(3):
-            call(first, second, 777.25 + turn)
-            assert staged(777.25 + turn) == 0, f"rank {comm.rank}, turn {turn}"
+            assert passed(first, second) == 0, f"rank {comm.rank}, turn {turn}"
             comm.empty((turn,), float)  # ranks then tell each other which arrays they still have
         # A part keeps the whole.
         part = first[1000:40_000]
         del first
         gc.collect()
         comm.empty((3,), float)
-        call(part, second[: part.size * outs // count], 555.125)
-        assert staged(555.125) == 0, f"rank {comm.rank}"
+        assert passed(part, second[: part.size * outs // count]) == 0, f"rank {comm.rank}"
 
 
 @FEW
