@@ -185,6 +185,14 @@ raise_failure(Execution *self)
     Py_XDECREF(mpi);
 }
 
+/* With the GIL, when nothing of the program is under way. */
+static void
+let_memory_go(Execution *self)
+{
+    for (int i = 0; i < MEMORIES; ++i)
+        PyBuffer_Release(self->memory + i);
+}
+
 static PyObject *
 outcome(Execution *self)
 {
@@ -192,7 +200,10 @@ outcome(Execution *self)
         raise_failure(self);
         return NULL;
     }
-    return PyBool_FromLong(atomic_load_explicit(&self->left, memory_order_acquire) == 0);
+    if (atomic_load_explicit(&self->left, memory_order_acquire) != 0)
+        Py_RETURN_FALSE;
+    let_memory_go(self);
+    Py_RETURN_TRUE;
 }
 
 /* Methods */
@@ -273,14 +284,30 @@ take_memory(Execution *self, PyObject *memory, int number)
     PyObject *object = PySequence_GetItem(memory, number);
     if (object == NULL)
         return -1;
-    int writable = self->program->written[number] ? PyBUF_WRITABLE : PyBUF_SIMPLE;
-    int failed = PyObject_GetBuffer(object, view, writable);
+    int failed = PyObject_GetBuffer(object, view, PyBUF_SIMPLE);
     Py_DECREF(object);
     if (failed < 0)
         return -1;
     if (view->len / self->itemsize < self->program->needed[number])
         return refused("a buffer is shorter than the program asks for");
     self->buffers[number] = view->buf;
+    return 0;
+}
+
+/* A broadcast's root may pass memory that is read-only: what it copies is there already. */
+static int
+writes_read_only(const Execution *self)
+{
+    const Program *program = self->program;
+    for (Py_ssize_t i = 0; i < program->length; ++i) {
+        const Operation *one = program->operations + i;
+        const Place *places = sources_of(program, one);
+        if (one->code == COPY && at(self, places) == at(self, places + 1))
+            continue;
+        for (int64_t j = one->sources; j < one->sources + one->targets; ++j)
+            if (self->memory[places[j].memory].readonly && places[j].stop > places[j].start)
+                return 1;
+    }
     return 0;
 }
 
@@ -379,6 +406,9 @@ Execution_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     int failed = check_parts(self);
     for (int i = 0; i < MEMORIES && !failed; ++i)
         failed = take_memory(self, memory, i);
+    for (int i = 0; i < MEMORIES && !failed; ++i)
+        if (self->memory[i].readonly && writes_read_only(self))
+            failed = refused("the program writes to a buffer that is read-only");
     if (!failed)
         failed = allocate(self);
     if (!failed && pthread_mutex_init(&self->lock, NULL) != 0)
@@ -414,8 +444,8 @@ Execution_dealloc(Execution *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     /* MPI still reads and writes the memory of messages that were given up: then it is never freed. */
-    for (int i = 0; i < MEMORIES && self->posted == 0; ++i)
-        PyBuffer_Release(self->memory + i);
+    if (self->posted == 0)
+        let_memory_go(self);
     if (self->has_lock)
         pthread_mutex_destroy(&self->lock);
     PyMem_Free(self->waits);

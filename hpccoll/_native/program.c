@@ -94,18 +94,15 @@ check_operation(Program *self, const Operation *one, Py_ssize_t places, Py_ssize
 static void
 sum_up(Program *self, const Operation *one)
 {
-    const Place *sources = sources_of(self, one), *targets = targets_of(self, one);
+    const Place *places = sources_of(self, one);
     self->group_calls += is_group_call(one);
     self->combines |= combines(one);
     for (int64_t i = 0; i < one->sources + one->targets; ++i) {
-        self->moved += elements(sources + i);
-        if (one->code <= RECEIVE && elements(sources + i) > self->longest_message)
-            self->longest_message = elements(sources + i);
+        self->moved += elements(places + i);
+        if (one->code <= RECEIVE && elements(places + i) > self->longest_message)
+            self->longest_message = elements(places + i);
     }
     self->messages |= one->code <= RECEIVE;
-    for (int64_t i = 0; i < one->targets; ++i)
-        if (elements(targets + i) > 0)
-            self->written[targets[i].memory] = 1;
 }
 
 static const char *

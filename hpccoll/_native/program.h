@@ -61,7 +61,6 @@ typedef struct {
     int32_t *waits; /* how many releases each operation waits for */
     Py_ssize_t group_calls;
     int64_t needed[MEMORIES]; /* elements that each buffer must have */
-    int written[MEMORIES];
     int messages, combines;
     int64_t moved; /* elements in all places together: how much work it is */
     int64_t longest_message;
