@@ -28,8 +28,8 @@ NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
-	@echo 'make test       the tests (at most 10 minutes on 2 cores); TESTS=tests/plans for one part'
-	@echo 'make test-slow  the tests that make test leaves out: slow ones and virtual clusters (root, iproute2)'
+	@echo 'make test       the tests on 1 to 4 ranks (10 minutes on 2 cores); TESTS=tests/plans for one part'
+	@echo 'make test-slow  the tests that make test leaves out: slow ones, more ranks, virtual clusters (root, iproute2)'
 	@echo 'make test-all   both'
 	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
 	@echo 'make lint       ruff and mypy'

@@ -27,6 +27,10 @@ RANKS_OF_MPI = (1, 2, 3, 4, 5)
 RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 
 
+# More ranks than that wait for a core most of the time: such tests count as slow.
+MOST_RANKS = 4
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for people, then those that the runner sets."""
     group = parser.getgroup("hpccoll")
@@ -124,7 +128,8 @@ class RankSession:
     @staticmethod
     def in_time_class(config: pytest.Config, item: pytest.Item) -> bool:
         """Whether --slow and --only-slow, or their absence, let the test run."""
-        slow = item.get_closest_marker("slow") is not None or item.get_closest_marker("cluster") is not None
+        marked = item.get_closest_marker("slow") is not None or item.get_closest_marker("cluster") is not None
+        slow = marked or min(rank_counts(item), default=0) > MOST_RANKS
         return slow if config.option.only_slow else not slow or bool(config.option.slow)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
