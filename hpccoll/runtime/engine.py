@@ -148,9 +148,9 @@ class NodeGroup:
 class NativeExecution:
     """One run of a program on this rank's memory, by the engine.
 
-    `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; they live as long
-    as the object, and for ever when it goes while MPI has messages in them.  `kernel`: None where nothing is
-    combined.  `channel`, `channels`: the messages of step s have the tag channel + s % channels.
+    `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; they are held until
+    the run is complete, and for ever when it is given up while MPI has messages in them.  `kernel`: None
+    where nothing is combined.  `channel`, `channels`: the messages of step s have the tag channel + s % channels.
 
     Any thread may move it on, several at the same time too.  What a kernel or MPI raised is raised by every
     later `advance` and `run`.

@@ -120,11 +120,13 @@ def jobs(draw):
     dtype = draw(st.sampled_from((*NUMBERS, BOOL)))
     # Blocks of ranks lie along the memory of a Fortran-ordered array.
     places = sorted(set(PLACES) - ({"transposed"} if collective in BLOCKED else set()))
+    # What the average of a scan is, test_scan.py says.
+    names = [name for name in operators(dtype) if name != "AVG" or not collective.endswith("scan")]
     job = Job(
         collective,
         draw(st.integers(0, 700)),
         dtype,
-        draw(st.sampled_from(operators(dtype))) if collective in REDUCTIONS else "SUM",
+        draw(st.sampled_from(names)) if collective in REDUCTIONS else "SUM",
         draw(st.integers(0, MPI.COMM_WORLD.size - 1)),
         draw(st.booleans()) if collective != "broadcast" else False,
         draw(st.integers(0, 2**16)),
@@ -185,7 +187,7 @@ def test_any_ragged_call_is_numpys(communicator, job, layout, plan, sizes):
 
 
 @pytest.mark.ranks(2, 3, 4)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     calls_made=st.lists(
         st.one_of(jobs(), ragged().map(lambda job: (job, PLACES["in_line"]))), min_size=2, max_size=8
