@@ -150,7 +150,8 @@ class NativeExecution:
 
     `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; they are held until
     the run is complete, and for ever when it is given up while MPI has messages in them.  `kernel`: None
-    where nothing is combined.  `channel`, `channels`: the messages of step s have the tag channel + s % channels.
+    where nothing is combined.  `channel`, `channels`: the messages of step s have the tag
+    channel + s % channels.
 
     Any thread may move it on, several at the same time too.  What a kernel or MPI raised is raised by every
     later `advance` and `run`.

@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.support.launch import Result, run_ranks
 
-# The slowest row took @SLOWEST@ s on 2 cores.
 ROW_LIMIT_S = 900.0
 # The child shows where its ranks are and ends itself so long before it is ended.
 STACKS_S = 15.0
