@@ -56,7 +56,12 @@ class UsageTypeError(UsageError, TypeError):
 
 
 class MismatchError(HpccollError):
-    """The ranks called different things.  Nothing moved; the communicator stays usable."""
+    """The ranks called different things.  Nothing moved; the communicator stays usable.
+
+    `counts_differ`: all called the same collective, with different counts.
+    """
+
+    counts_differ = False
 
 
 class PeerLostError(HpccollError):

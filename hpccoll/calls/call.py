@@ -57,6 +57,10 @@ class Call:
         """The dtype in which elements travel."""
         return self.arithmetic.working if self.arithmetic else self.dtype
 
+    def operands(self, rank: int, size: int) -> int:
+        """How many ranks' elements a result of this rank is of: what an average divides by."""
+        return {"scan": rank + 1, "exscan": rank}.get(self.collective, size)
+
     def refill(self) -> None:
         """Read the caller's memory again, which has changed since (a persistent call starts once more)."""
         for buffer in self.reads:

@@ -49,7 +49,7 @@ class Blocking(Base):
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
         """Combine the elements of the ranks up to this one, with it, in rank order.
 
-        Buffers and errors as in `Allreduce`.
+        An average is over those ranks.  Buffers and errors as in `Allreduce`.
         """
         self._run("scan", lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)))
 

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,7 +56,7 @@ from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload, payload_of
 from hpccoll.runtime.planning import Planned, Planner
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.ragged import balance, disagreeing, partly_known, vectors
+from hpccoll.runtime.ragged import balance, differing, disagreeing, partly_known, shared_counts, vectors
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
@@ -214,7 +214,13 @@ class Context:
             payload = payload_of(call, planned.plan, give) if one_shot else None
             if payload is not None or again or self.config.checks == "on" or call.collective == "barrier":
                 fingerprint = _fingerprint(call, sequence, planned.code, refusal=refusal)
-                yield from self._agreement.check(sequence, fingerprint, str(refusal or ""), payload, again)
+                try:
+                    yield from self._agreement.check(
+                        sequence, fingerprint, str(refusal or ""), payload, again
+                    )
+                except MismatchError as error:
+                    yield from self._name_counts(call, error)
+                    raise
                 if refusal is not None:
                     raise refusal
         if planned.needs_staging:
@@ -272,6 +278,23 @@ class Context:
             sequence=sequence,
             rank=self.rank,
         )
+
+    def _name_counts(self, call: Call, error: MismatchError) -> Waits:
+        """Raises MismatchError with the blocks of which the ranks have different lengths, if it is that."""
+        counts = shared_counts(call)
+        if counts is None or not error.counts_differ:
+            return
+        table = np.empty((self.size, self.size), np.int64)
+        request = self.private.Iallgather(np.array(counts, np.int64), table)
+        while not request.Test():
+            yield None
+        raise MismatchError(
+            f"the ranks have different counts (nothing was moved): {differing(table)}",
+            collective=error.collective,
+            sequence=error.sequence,
+            rank=self.rank,
+            suspects=error.suspects,
+        ) from None
 
     def _make(self, call: Call, sequence: int) -> Waits:
         if partly_known(call):
@@ -331,14 +354,16 @@ class Context:
     def _wait(self, stages: Waits, collective: str, sequence: int, timeout_s: float | None) -> None:
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
-            drive(
-                PROGRESS.guarded(stages),
-                time.monotonic() + timeout_s,
-                lambda: self._look_for_abort(collective, sequence),
-                self._let_others_move,
-                lambda: self._late(collective, sequence, timeout_s),
-                spin_s=self._spin_us * 1e-6,
-            )
+            # Closed at once: an error would keep it, and with it the worker from its work.
+            with closing(PROGRESS.guarded(stages)) as guarded:
+                drive(
+                    guarded,
+                    time.monotonic() + timeout_s,
+                    lambda: self._look_for_abort(collective, sequence),
+                    self._let_others_move,
+                    lambda: self._late(collective, sequence, timeout_s),
+                    spin_s=self._spin_us * 1e-6,
+                )
         except BaseException as error:
             self._failed(error, collective, sequence, stages)
             raise
@@ -455,8 +480,7 @@ def _fingerprint(
 ) -> bytes:
     operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
     count, checksum = call.count, 0
-    counts = call.takes if call.collective == "allgather" else call.gives
-    if call.ragged and not partly_known(call) and counts is not None:
+    if (counts := shared_counts(call)) is not None:
         count, checksum = sum(counts), zlib.crc32(repr(counts).encode())
     form += RAGGED if call.ragged else 0
     return Fingerprint(

@@ -116,13 +116,17 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
     sides = [_sides(found, name) for name in found[0][1].fields()]
     fewest = min(_sides_by_call(found), key=len)
     own = next((call for one, call in found if rank in one.ranks), found[0][1])
-    return MismatchError(
+    error = MismatchError(
         f"the ranks call different things (nothing was moved): {'; '.join(side for side in sides if side)}",
         collective=own.collective,
         sequence=own.sequence,
         rank=rank,
         suspects=fewest if 2 * len(fewest) < total else (),
     )
+    # All ranks come to the same answer, so that they may exchange their counts next.
+    forms = {(call.collective, call.form, call.sequence) for _, call in found}
+    error.counts_differ = len(forms) == 1 and len({(call.counts, call.count) for _, call in found}) > 1
+    return error
 
 
 def _plan_name(collective: str, index: int) -> str:

@@ -109,7 +109,7 @@ class Movement:
         if call.take is None or take.size == 0:
             return
         if arithmetic is not None:
-            arithmetic.finish(take, self._layout.size, call.take.flat)
+            arithmetic.finish(take, call.operands(self._rank, self._layout.size), call.take.flat)
         elif not np.may_share_memory(take, call.take.flat):
             call.take.flat.view(BYTE)[...] = take
 

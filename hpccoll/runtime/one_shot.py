@@ -46,7 +46,7 @@ def finish_payload(call: Call, plan: Plan, payload: Payload, rank: int) -> None:
     if own is None:
         return
     if call.arithmetic is not None:
-        call.arithmetic.finish(own, plan.layout.size, call.take.flat)
+        call.arithmetic.finish(own, call.operands(rank, plan.layout.size), call.take.flat)
     else:
         call.take.flat.view(own.dtype)[...] = own
 

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import TypeVar
 
 from mpi4py import MPI
@@ -118,7 +119,7 @@ class Progress:
         self._pending: list[Running] = []
         self._lock = threading.RLock()
         self._turning = False
-        self._waiting = 0
+        self._waiting: set[object] = set()  # who waits in hpccoll
         self._wake = threading.Event()
         self._stopped = False
         self._worker: threading.Thread | None = None
@@ -164,7 +165,8 @@ class Progress:
 
     def guarded(self, stages: Generator[Hint | None, None, T]) -> Generator[Hint | None, None, T]:
         """The stages of a blocking call, each under the lock when the worker may be at work too."""
-        self._waiting += 1
+        me = object()
+        self._waiting.add(me)
         try:
             while True:
                 try:
@@ -178,22 +180,24 @@ class Progress:
                     return result
                 yield hint
         finally:
-            self._waiting -= 1
+            self._waiting.discard(me)
 
     def wait(self, running: Running, spin_s: float = 0.0) -> None:
         """Until a started call is complete."""
         if running.done:
             return
         running.extend()
-        drive(self._until(running), math.inf, _nothing, _nothing, _never, spin_s=spin_s)
+        with closing(self._until(running)) as stages:
+            drive(stages, math.inf, _nothing, _nothing, _never, spin_s=spin_s)
 
     def _until(self, running: Running) -> Waits:
-        self._waiting += 1
+        me = object()
+        self._waiting.add(me)
         try:
             while not running.done:
                 yield self.turn()
         finally:
-            self._waiting -= 1
+            self._waiting.discard(me)
 
     def _work(self) -> None:
         """The worker."""

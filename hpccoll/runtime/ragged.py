@@ -8,12 +8,14 @@ of ranks; they travel with the agreement check.  Who disagrees with whom is look
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from hpccoll.calls import Call
 from hpccoll.plans.collective import LOCALLY_RAGGED
+from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array
 
 MOST_PAIRS = 6  # that are named
@@ -22,6 +24,13 @@ MOST_PAIRS = 6  # that are named
 def partly_known(call: Call) -> bool:
     """Whether no rank knows the lengths of all blocks."""
     return call.ragged and call.collective in LOCALLY_RAGGED
+
+
+def shared_counts(call: Call) -> tuple[int, ...] | None:
+    """The lengths of all blocks of a ragged call, where every rank must have the same."""
+    if not call.ragged or partly_known(call):
+        return None
+    return call.takes if call.collective == "allgather" else call.gives
 
 
 def vectors(call: Call, rank: int, size: int) -> tuple[Array, Array]:
@@ -53,6 +62,21 @@ def balance(gives: Array, takes: Array, rank: int) -> Array:
 def disagreeing(gives: Array, takes: Array) -> str:
     """In words, the pairs of which giver and taker say different things; `gives[i, j]`, `takes[j, i]`."""
     return "; ".join(_told(gives, takes.T))
+
+
+def differing(table: Array) -> str:
+    """In words, the blocks to which ranks give different lengths; `table[i]` are the lengths of rank i."""
+    blocks: list[int] = np.flatnonzero((table != table[0]).any(axis=0)).tolist()
+    told = []
+    for block in blocks[:MOST_PAIRS]:
+        ranks: dict[int, list[int]] = defaultdict(list)
+        for rank, count in enumerate(table[:, block].tolist()):
+            ranks[count].append(rank)
+        sides = (f"{count} on {format_ranks(who)}" for count, who in ranks.items())
+        told.append(f"the block of rank {block} has {', '.join(sides)}")
+    if len(blocks) > MOST_PAIRS:
+        told.append(f"and {len(blocks) - MOST_PAIRS} blocks more")
+    return "; ".join(told)
 
 
 def _told(gives: Array, wanted: Array) -> Iterator[str]:

@@ -558,6 +558,34 @@ def test_calls_move_on_while_the_caller_computes(
 
 
 @several_threads
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_calls_move_on_though_another_communicator_has_failed(world: MPI.Intracomm, blocking: bool) -> None:
+    """A wait that ended with an error is over, also for those who move other calls on."""
+    broken, comm = hpccoll.Communicator(world, timeout_s=1), hpccoll.Communicator(world)
+    for one in (broken, comm):
+        perform(one, Job("allreduce", 3))
+    if world.rank == 0:
+        call = broken.Barrier if blocking else lambda: broken.Ibarrier().Wait()
+        with pytest.raises(hpccoll.CollectiveTimeoutError):
+            call()
+        assert broken.last_error is not None
+    world.Barrier()
+    for count in (3, 3000):
+        attempt = Attempt(comm, Job("allreduce", count))
+        wanted = attempt.job.after(attempt.job.given(2), comm.rank)
+        if comm.rank == 1:
+            time.sleep(0.2)  # so that rank 0 cannot be through as it starts
+        request = attempt.start()
+        received = attempt.received
+        assert compute_until(lambda: np.array_equal(received, wanted), 10), f"rank {comm.rank}"  # noqa: B023
+        request.Wait()
+        attempt.check()
+    comm.close()
+    broken.close()
+
+
+@several_threads
 @layouts({"": (2,), "1+1": (2,)})
 def test_several_calls_move_on_while_the_caller_computes(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
