@@ -62,7 +62,9 @@ def test_the_whole_report() -> None:
         " * identity and probe   2 nodes (3+1): all see it\n"
         "   MPI_Comm_split_type  1 node of 1 rank: differs, and is not used\n"
         "\n"
-        "MPI        MPICH 5.0.2, thread level MULTIPLE\n"
+        "MPI        MPICH 5.0.2\n"
+        "threads    thread level MULTIPLE: "
+        "started calls are moved on by a worker while their callers compute\n"
         "extension  used by every rank"
     )
 

@@ -137,7 +137,9 @@ def test_other_threads_run_meanwhile() -> None:
 
 def test_ctrl_c_interrupts_a_run() -> None:
     code = (
-        "from tests.unit import test_engine as t\n"
+        "import signal\nfrom tests.unit import test_engine as t\n"
+        # A shell that starts jobs in the background has them ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "e, _ = t.half_of_an_allreduce()\nprint('runs', flush=True)\n"
         "try:\n    e.run(t.math.inf)\nexcept KeyboardInterrupt:\n    print('interrupted')"
     )
@@ -181,10 +183,10 @@ def test_a_bell_ends_run_all() -> None:
     threading.Timer(0.1, bell.ring).start()
     start = time.monotonic()
     assert not engine.run_all([stuck], LIMIT_S, bell)
-    assert 0.1 <= time.monotonic() - start < 5
+    assert 0.05 <= time.monotonic() - start < 5
     start = time.monotonic()
     assert not engine.run_all([stuck], 0.1, bell)  # it rings once
-    assert time.monotonic() - start >= 0.1
+    assert time.monotonic() - start >= 0.09
     with pytest.raises(TypeError, match=r"must be a .*Bell or None"):
         engine.run_all([], 0, stuck.native)
 
