@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -24,7 +23,6 @@ from mpi4py import MPI
 from hpccoll.bootstrap import check_same_settings, duplicate, ranks_on_host
 from hpccoll.calls import Call
 from hpccoll.config import Config
-from hpccoll.dtypes import tag
 from hpccoll.errors import (
     AbortedError,
     CollectiveTimeoutError,
@@ -33,30 +31,22 @@ from hpccoll.errors import (
     ResourceError,
     TopologyError,
     UsageError,
-    UsageTypeError,
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import open_shared
-from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.plans.text import operation_text
-from hpccoll.runtime.agreement import Agreement, Payload, arrival_number
+from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.fingerprint import (
-    ACCEPTED,
     ALLOCATING,
-    EXCHANGING,
-    MAKING,
-    RAGGED,
-    REFUSED_TYPE,
-    REFUSED_VALUE,
     Fingerprint,
 )
 from hpccoll.runtime.movement import Movement, travelling
-from hpccoll.runtime.one_shot import finish_payload, payload_of
-from hpccoll.runtime.planning import Planned, Planner
+from hpccoll.runtime.one_shot import finish_payload
+from hpccoll.runtime.opening import Opening, refusal_kind
+from hpccoll.runtime.planning import Planner
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.ragged import balance, differing, disagreeing, partly_known, shared_counts, vectors
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
@@ -135,7 +125,7 @@ class Context:
         """Agree on a persistent call that is to be started later."""
         with self._alone(call.collective):
             sequence = self._next()
-            stages = self._in_turn(sequence, self._make(call, sequence))
+            stages = self._in_turn(sequence, self._opening.agree_to_make(call, sequence))
             self._wait(stages, call.collective, sequence, None)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -163,7 +153,7 @@ class Context:
         """
         with self._in_use:
             sequence = self._next()
-            call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=_refused(error))
+            call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
             check = self._agreement.check(sequence, call.pack(), str(error), None)
             stages = self._in_turn(sequence, check)
             if wait:
@@ -177,7 +167,7 @@ class Context:
         Raises: UsageError, MismatchError before anything has moved.
         """
         give = travelling(call)
-        planned, payload = yield from self._in_turn(sequence, self._agree(call, sequence, give))
+        planned, payload = yield from self._in_turn(sequence, self._opening.agree(call, sequence, give))
         # No wait between the turn and the first step: groups are entered in the order of calls.
         plan = planned.plan
         if payload is not None:
@@ -198,110 +188,6 @@ class Context:
             return (yield from stages)
         finally:
             self._agreed = sequence + 1
-
-    def _agree(
-        self, call: Call, sequence: int, give: Array
-    ) -> Generator[Hint | None, None, tuple[Planned, Payload | None]]:
-        """The plan that all ranks take, and the payload if it has travelled along."""
-        if partly_known(call):
-            planned = yield from self._agree_on_lengths(call, sequence)
-            payload = None
-        else:
-            again = call.ragged and call.collective == "reduce_scatter" and call.gives is None
-            refusal = (yield from self._exchange_counts(call, sequence)) if again else None
-            planned = self.planner.plan(call)
-            one_shot = planned.plan.name == ONE_SHOT
-            payload = payload_of(call, planned.plan, give) if one_shot else None
-            if payload is not None or again or self.config.checks == "on" or call.collective == "barrier":
-                fingerprint = _fingerprint(call, sequence, planned.code, refusal=refusal)
-                try:
-                    yield from self._agreement.check(
-                        sequence, fingerprint, str(refusal or ""), payload, again
-                    )
-                except MismatchError as error:
-                    yield from self._name_counts(call, error)
-                    raise
-                if refusal is not None:
-                    raise refusal
-        if planned.needs_staging:
-            yield from self._movement.open()
-        return planned, payload
-
-    def _exchange_counts(self, call: Call, sequence: int) -> Generator[Hint | None, None, UsageError | None]:
-        """The lengths of a reduce-scatter whose callers only know their own; what is wrong with them here."""
-        own = np.array([call.take.count if call.take is not None else 0])
-        counts = np.empty(self.size, own.dtype)
-        payload = Payload("gather", own, counts, 1, own.dtype, 0, None)
-        fingerprint = _fingerprint(call, sequence, 0, EXCHANGING)
-        yield from self._agreement.check(sequence, fingerprint, "", payload)
-        try:
-            call.complete(counts.tolist())
-        except UsageError as error:
-            return error
-        return None
-
-    def _agree_on_lengths(self, call: Call, sequence: int) -> Generator[Hint | None, None, Planned]:
-        """As `_agree`, for blocks of which no rank knows all lengths."""
-        gives, takes = vectors(call, self.rank, self.size)
-        total = yield from self._balanced(call, sequence, gives, takes, 0)
-        name = self.planner.choose(call, total)
-        rows, columns = {self.rank: gives}, {self.rank: takes}
-        if name != "direct":
-            yield from self._movement.open()
-            known = yield from self._movement.node_rows(np.concatenate([gives, takes]))
-            rows = {rank: both[: self.size] for rank, both in known.items()}
-            columns = {rank: both[self.size :] for rank, both in known.items()}
-        return self.planner.plan_ragged(call, name, rows, columns)
-
-    def _balanced(
-        self, call: Call, sequence: int, gives: Array, takes: Array, form: int
-    ) -> Generator[Hint | None, None, int]:
-        """All ranks call the same, and give what others take; returns how many elements there are."""
-        out = np.zeros(2, np.int64)
-        payload = Payload("reduce", balance(gives, takes, self.rank), out, 2, out.dtype, 0, _add)
-        fingerprint = _fingerprint(call, sequence, self.planner.asked_code(call.collective), form)
-        yield from self._agreement.check(sequence, fingerprint, "", payload)
-        if out[0] != 0:
-            yield from self._name_disagreement(call, sequence, gives, takes)
-        return int(out[1])
-
-    def _name_disagreement(self, call: Call, sequence: int, gives: Array, takes: Array) -> Waits:
-        """Raises MismatchError on all ranks, with the pairs that do not fit."""
-        table = np.empty((self.size, 2 * self.size), np.int64)
-        request = self.private.Iallgather(np.concatenate([gives, takes]), table)
-        while not request.Test():
-            yield None
-        pairs = disagreeing(table[:, : self.size], table[:, self.size :])
-        raise MismatchError(
-            f"the ranks disagree about lengths (nothing was moved): {pairs}",
-            collective=call.collective,
-            sequence=sequence,
-            rank=self.rank,
-        )
-
-    def _name_counts(self, call: Call, error: MismatchError) -> Waits:
-        """Raises MismatchError with the blocks of which the ranks have different lengths, if it is that."""
-        counts = shared_counts(call)
-        if counts is None or not error.counts_differ:
-            return
-        table = np.empty((self.size, self.size), np.int64)
-        request = self.private.Iallgather(np.array(counts, np.int64), table)
-        while not request.Test():
-            yield None
-        raise MismatchError(
-            f"the ranks have different counts (nothing was moved): {differing(table)}",
-            collective=error.collective,
-            sequence=error.sequence,
-            rank=self.rank,
-            suspects=error.suspects,
-        ) from None
-
-    def _make(self, call: Call, sequence: int) -> Waits:
-        if partly_known(call):
-            yield from self._balanced(call, sequence, *vectors(call, self.rank, self.size), MAKING)
-        else:
-            fingerprint = _fingerprint(call, sequence, self.planner.asked_code(call.collective), MAKING)
-            yield from self._agreement.check(sequence, fingerprint, "", None)
 
     def _next(self) -> int:
         if self._broken is not None:
@@ -442,6 +328,7 @@ class Context:
         self._control_segment = segment
         self._control = Control(self.layout, self.rank, segment, shape, self._open_flags)
         self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
+        self._opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
 
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
@@ -467,35 +354,3 @@ class Context:
         self._movement.release()
         if self._control_segment is not None:
             self._control_segment.close()
-
-
-def _refused(error: UsageError | None) -> int:
-    if error is None:
-        return ACCEPTED
-    return REFUSED_TYPE if isinstance(error, UsageTypeError) else REFUSED_VALUE
-
-
-def _fingerprint(
-    call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
-) -> bytes:
-    operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
-    count, checksum = call.count, 0
-    if (counts := shared_counts(call)) is not None:
-        count, checksum = sum(counts), zlib.crc32(repr(counts).encode())
-    form += RAGGED if call.ragged else 0
-    return Fingerprint(
-        sequence,
-        tag(call.dtype),
-        count,
-        call.root,
-        call.collective,
-        operator,
-        refused=_refused(refusal),
-        plan=plan,
-        form=form,
-        counts=checksum,
-    ).pack()
-
-
-def _add(left: Array, right: Array, target: Array) -> None:
-    np.add(left, right, out=target)

@@ -1,0 +1,190 @@
+"""The opening of a call: all ranks agree that they call the same, by which plan, with which lengths.
+
+The elements of small calls travel along (`one_shot`); the others move afterwards (movement.py).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.calls import Call
+from hpccoll.config import Config
+from hpccoll.dtypes import tag
+from hpccoll.errors import MismatchError, UsageError, UsageTypeError
+from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.runtime.agreement import Agreement, Payload
+from hpccoll.runtime.fingerprint import (
+    ACCEPTED,
+    EXCHANGING,
+    MAKING,
+    RAGGED,
+    REFUSED_TYPE,
+    REFUSED_VALUE,
+    Fingerprint,
+)
+from hpccoll.runtime.movement import Movement
+from hpccoll.runtime.one_shot import payload_of
+from hpccoll.runtime.planning import Planned, Planner
+from hpccoll.runtime.ragged import balance, differing, disagreeing, partly_known, shared_counts, vectors
+from hpccoll.runtime.wait import Hint, Waits
+from hpccoll.transports.base import Array
+
+
+class Opening:
+    """Opens the calls of one communicator, one after the other."""
+
+    def __init__(
+        self,
+        private: MPI.Intracomm,
+        config: Config,
+        planner: Planner,
+        agreement: Agreement,
+        movement: Movement,
+    ) -> None:
+        self._private = private
+        self._rank, self._size = private.rank, private.size
+        self._config = config
+        self._planner = planner
+        self._agreement = agreement
+        self._movement = movement
+
+    def agree(
+        self, call: Call, sequence: int, give: Array
+    ) -> Generator[Hint | None, None, tuple[Planned, Payload | None]]:
+        """The plan that all ranks take, and the payload if it has travelled along."""
+        if partly_known(call):
+            planned = yield from self._agree_on_lengths(call, sequence)
+            payload = None
+        else:
+            again = call.ragged and call.collective == "reduce_scatter" and call.gives is None
+            refusal = (yield from self._exchange_counts(call, sequence)) if again else None
+            planned = self._planner.plan(call)
+            one_shot = planned.plan.name == ONE_SHOT
+            payload = payload_of(call, planned.plan, give) if one_shot else None
+            if payload is not None or again or self._config.checks == "on" or call.collective == "barrier":
+                fingerprint = _fingerprint(call, sequence, planned.code, refusal=refusal)
+                try:
+                    yield from self._agreement.check(
+                        sequence, fingerprint, str(refusal or ""), payload, again
+                    )
+                except MismatchError as error:
+                    yield from self._name_counts(call, error)
+                    raise
+                if refusal is not None:
+                    raise refusal
+        if planned.needs_staging:
+            yield from self._movement.open()
+        return planned, payload
+
+    def _exchange_counts(self, call: Call, sequence: int) -> Generator[Hint | None, None, UsageError | None]:
+        """The lengths of a reduce-scatter whose callers only know their own; what is wrong with them here."""
+        own = np.array([call.take.count if call.take is not None else 0])
+        counts = np.empty(self._size, own.dtype)
+        payload = Payload("gather", own, counts, 1, own.dtype, 0, None)
+        fingerprint = _fingerprint(call, sequence, 0, EXCHANGING)
+        yield from self._agreement.check(sequence, fingerprint, "", payload)
+        try:
+            call.complete(counts.tolist())
+        except UsageError as error:
+            return error
+        return None
+
+    def _agree_on_lengths(self, call: Call, sequence: int) -> Generator[Hint | None, None, Planned]:
+        """As `_agree`, for blocks of which no rank knows all lengths."""
+        gives, takes = vectors(call, self._rank, self._size)
+        total = yield from self._balanced(call, sequence, gives, takes, 0)
+        name = self._planner.choose(call, total)
+        rows, columns = {self._rank: gives}, {self._rank: takes}
+        if name != "direct":
+            yield from self._movement.open()
+            known = yield from self._movement.node_rows(np.concatenate([gives, takes]))
+            rows = {rank: both[: self._size] for rank, both in known.items()}
+            columns = {rank: both[self._size :] for rank, both in known.items()}
+        return self._planner.plan_ragged(call, name, rows, columns)
+
+    def _balanced(
+        self, call: Call, sequence: int, gives: Array, takes: Array, form: int
+    ) -> Generator[Hint | None, None, int]:
+        """All ranks call the same, and give what others take; returns how many elements there are."""
+        out = np.zeros(2, np.int64)
+        payload = Payload("reduce", balance(gives, takes, self._rank), out, 2, out.dtype, 0, _add)
+        fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), form)
+        yield from self._agreement.check(sequence, fingerprint, "", payload)
+        if out[0] != 0:
+            yield from self._name_disagreement(call, sequence, gives, takes)
+        return int(out[1])
+
+    def _name_disagreement(self, call: Call, sequence: int, gives: Array, takes: Array) -> Waits:
+        """Raises MismatchError on all ranks, with the pairs that do not fit."""
+        table = np.empty((self._size, 2 * self._size), np.int64)
+        request = self._private.Iallgather(np.concatenate([gives, takes]), table)
+        while not request.Test():
+            yield None
+        pairs = disagreeing(table[:, : self._size], table[:, self._size :])
+        raise MismatchError(
+            f"the ranks disagree about lengths (nothing was moved): {pairs}",
+            collective=call.collective,
+            sequence=sequence,
+            rank=self._rank,
+        )
+
+    def _name_counts(self, call: Call, error: MismatchError) -> Waits:
+        """Raises MismatchError with the blocks of which the ranks have different lengths, if it is that."""
+        counts = shared_counts(call)
+        if counts is None or not error.counts_differ:
+            return
+        table = np.empty((self._size, self._size), np.int64)
+        request = self._private.Iallgather(np.array(counts, np.int64), table)
+        while not request.Test():
+            yield None
+        raise MismatchError(
+            f"the ranks have different counts (nothing was moved): {differing(table)}",
+            collective=error.collective,
+            sequence=error.sequence,
+            rank=self._rank,
+            suspects=error.suspects,
+        ) from None
+
+    def agree_to_make(self, call: Call, sequence: int) -> Waits:
+        if partly_known(call):
+            yield from self._balanced(call, sequence, *vectors(call, self._rank, self._size), MAKING)
+        else:
+            fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), MAKING)
+            yield from self._agreement.check(sequence, fingerprint, "", None)
+
+
+def refusal_kind(error: UsageError | None) -> int:
+    """What a fingerprint says of a rank's arguments."""
+    if error is None:
+        return ACCEPTED
+    return REFUSED_TYPE if isinstance(error, UsageTypeError) else REFUSED_VALUE
+
+
+def _fingerprint(
+    call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
+) -> bytes:
+    operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
+    count, checksum = call.count, 0
+    if (counts := shared_counts(call)) is not None:
+        count, checksum = sum(counts), zlib.crc32(repr(counts).encode())
+    form += RAGGED if call.ragged else 0
+    return Fingerprint(
+        sequence,
+        tag(call.dtype),
+        count,
+        call.root,
+        call.collective,
+        operator,
+        refused=refusal_kind(refusal),
+        plan=plan,
+        form=form,
+        counts=checksum,
+    ).pack()
+
+
+def _add(left: Array, right: Array, target: Array) -> None:
+    np.add(left, right, out=target)
