@@ -8,7 +8,6 @@
 #include <limits.h>
 
 /* So much work, in bytes moved, is done by `advance` while it holds the GIL. */
-#define LITTLE_WORK_BYTES 32768
 
 /* One pass */
 
@@ -214,17 +213,12 @@ Execution_advance(Execution *self, PyObject *args)
     int turns = 1;
     if (!PyArg_ParseTuple(args, "|i:advance", &turns))
         return NULL;
-    int holds_gil = self->kernel != NULL && self->kernel->loop == NULL;
-    if (holds_gil || self->program->moved <= LITTLE_WORK_BYTES / self->itemsize) {
-        for (int turn = 0; turn < turns && !execution_is_over(self); ++turn)
-            execution_pass(self);
-    }
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        for (int turn = 0; turn < turns && !execution_is_over(self); ++turn)
-            execution_pass(self);
-        Py_END_ALLOW_THREADS
-    }
+    /* Never with the GIL into MPI: another thread may hold MPI's lock and wait for the GIL, in the callbacks
+     * of a generalised request. */
+    Py_BEGIN_ALLOW_THREADS
+    for (int turn = 0; turn < turns && !execution_is_over(self); ++turn)
+        execution_pass(self);
+    Py_END_ALLOW_THREADS
     return outcome(self);
 }
 

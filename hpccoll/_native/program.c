@@ -98,7 +98,6 @@ sum_up(Program *self, const Operation *one)
     self->group_calls += is_group_call(one);
     self->combines |= combines(one);
     for (int64_t i = 0; i < one->sources + one->targets; ++i) {
-        self->moved += elements(places + i);
         if (one->code <= RECEIVE && elements(places + i) > self->longest_message)
             self->longest_message = elements(places + i);
     }

@@ -62,7 +62,6 @@ typedef struct {
     Py_ssize_t group_calls;
     int64_t needed[MEMORIES]; /* elements that each buffer must have */
     int messages, combines;
-    int64_t moved; /* elements in all places together: how much work it is */
     int64_t longest_message;
 } Program;
 
