@@ -14,7 +14,7 @@ from hpccoll.config import Config
 from hpccoll.errors import UsageError
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.catalogue import RECIPES, make_plan, names, recipe_of
-from hpccoll.plans.collective import BLOCKED, Collective
+from hpccoll.plans.collective import BLOCKED, REDUCTIONS, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import Candidate, Tuning, candidates, possible, select
@@ -160,13 +160,15 @@ class Planner:
     ) -> Explanation:
         """The candidates for a collective of so many bytes, as nccl-tests counts them.
 
-        `element_bytes`: of the caller's elements; `itemsize`: of those that travel.
+        `element_bytes`: of the caller's elements; `itemsize`: of a reduction's, as they travel.
         """
         if name not in RECIPES:
             raise UsageError(f"no collective {name!r}; there are {', '.join(RECIPES)}")
         count = max(0, nbytes // element_bytes)
         if name in BLOCKED:
             count //= self._layout.size
+        if name not in REDUCTIONS:
+            count, itemsize = count * element_bytes, 1
         collective = Collective(name, self._layout.size, count, root)
         only = self._only(name)
         found = candidates(collective, self._layout, itemsize, self._tuning(native, order), only or None)

@@ -11,7 +11,7 @@ from hpccoll.calls import Call
 from hpccoll.runtime.planning import Planned, Planner
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts, on_layouts
-from tests.support.oracle import COLLECTIVES, Job, perform
+from tests.support.oracle import BLOCKED, COLLECTIVES, Job, perform
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_plans_of_a_layout(communicator: Make) -> None:
         ("1+1+1+1", []),
     ):
         comm = communicator(layout=layout)
-        flat = ["flat", "one_shot", "ring", "tree", "recursive_doubling"]
+        flat = ["flat", "one_shot", "ring", "tree", "recursive_doubling", "fold"]
         assert sorted(comm.algorithms("allreduce")) == sorted(flat + two_level)
         assert comm.algorithms("barrier") == ("one_shot",)
 
@@ -92,8 +92,8 @@ def test_a_plan_that_cannot_do_a_call_is_not_taken(communicator: Make, layout: s
 def test_explain_names_the_plan_that_is_taken(communicator: Make, layout: str, taken: list[str]) -> None:
     comm = communicator(layout=layout)
     for collective in COLLECTIVES:
-        for count in (1, 3000, 60_000):
-            blocks = comm.size if collective in ("allgather", "reduce_scatter") else 1
+        for count in (1, 300, 3000, 60_000):
+            blocks = comm.size if collective in BLOCKED else 1
             explanation = comm.explain(collective, 8 * count * blocks, dtype="i8", root=comm.size - 1)
             del taken[:]
             perform(comm, Job(collective, count, root=comm.size - 1))
