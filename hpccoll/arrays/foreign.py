@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, cast
 
 import numpy as np
@@ -61,7 +62,7 @@ def _bytes_of(array: Array, what: str) -> Array:
 
 def _over_cuda_interface(thing: Any, what: str) -> Array:
     """Memory behind `__cuda_array_interface__`, which is the host's where no CUDA driver is loaded."""
-    if _cuda_is_loaded():
+    if _DRIVER.loaded():
         raise UsageTypeError(
             f"{what} is a {type(thing).__name__} in device memory: this version takes host arrays only"
         )
@@ -83,12 +84,44 @@ class _HostInterface:
         }
 
 
-def _cuda_is_loaded() -> bool:
-    try:
-        with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
-            return any("libcuda.so" in line for line in maps)
-    except OSError:
-        return True
+class _Library(ctypes.Structure):
+    """What the dynamic linker tells of a loaded library (dl_phdr_info of link.h)."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("header_count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),  # of this process so far
+    )
+
+
+_Visit = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
+_visit_libraries = ctypes.CDLL(None).dl_iterate_phdr
+
+
+class _Driver:
+    """Whether this process has the CUDA driver; looked up again only when a library was loaded since."""
+
+    def __init__(self) -> None:
+        self._loads = self._loads_seen = -1
+        self._found = False
+        self._visit = _Visit(self._note)
+
+    def loaded(self) -> bool:
+        _visit_libraries(self._visit, None)
+        if self._loads != self._loads_seen:
+            self._loads_seen = self._loads
+            with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+                self._found = any("libcuda.so" in line for line in maps)
+        return self._found
+
+    def _note(self, library: Any, size: int, data: object) -> int:
+        self._loads = library.contents.loads
+        return 1  # the first tells for all
+
+
+_DRIVER = _Driver()
 
 
 def _over_dlpack(thing: Any, what: str) -> Array:

@@ -90,6 +90,7 @@ class Planner:
         self._wanted = _wanted(config.algorithm, layout)
         self._forced = ""
         self._cache: dict[Key, Planned] = {}
+        self._choices: dict[tuple[str, int, int, str], str] = {}
 
     def plan(self, call: Call) -> Planned:
         """The plan of a call of which every rank knows all lengths.
@@ -118,6 +119,13 @@ class Planner:
         """The name of the plan for blocks of lengths that no rank knows all of; `total`: of all together."""
         blocks = self._layout.size ** (2 if call.collective == "alltoall" else 1)
         mean = -(-total * call.dtype.itemsize // blocks)
+        # One choice for all sizes up to a power of two: the lengths may be others in every call.
+        key = (call.collective, call.root, max(1, mean - 1).bit_length(), self._only(call.collective))
+        if key not in self._choices:
+            self._choices[key] = self._choose(call, 1 << key[2])
+        return self._choices[key]
+
+    def _choose(self, call: Call, mean: int) -> str:
         collective = Collective(call.collective, self._layout.size, mean, call.root, (0,) * self._layout.size)
         alike = replace(collective, counts=None)
         tuning = self._tuning(native=True, order=Order.ANY)

@@ -59,9 +59,10 @@ def drive(
                 raise late()
         if hint is MOVED:
             began = now
-        elif hint is not None:
-            hint(HINT_S)
         elif now - began > spin_s + YIELD_S:
             time.sleep(SLEEP_S)
+            now = time.monotonic()
+        elif hint is not None:
+            hint(HINT_S)
         elif now - began >= spin_s:
             os.sched_yield()
