@@ -15,6 +15,7 @@ from hpccoll.errors import UsageError
 
 PREFIX = "HPCCOLL_"
 CHECKS = ("on", "off")
+DEVICE_PATHS = ("auto", "nccl", "host")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Config:
     """Shared memory of each rank, in bytes (at least 4096), through which a node's ranks exchange long
     messages; two halves of it are in use in turn.  All ranks of a node together take at most 64 MiB."""
 
+    device_path: str = "auto"
+    """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":
+    NCCL where every rank can use it."""
+
     shm_dir: str = "/dev/shm"
     """Directory of the shared-memory files; a tmpfs."""
 
@@ -75,8 +80,9 @@ class Config:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}: must be from {low:g} to {high:g}")
-        if self.checks not in CHECKS:
-            raise UsageError(f"checks is {self.checks!r}: must be one of {', '.join(CHECKS)}")
+        for name, known in (("checks", CHECKS), ("device_path", DEVICE_PATHS)):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(known)}")
 
     def digest(self) -> str:
         """The values that all ranks must share, as text."""

@@ -9,6 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.arrays.derived import Items
+from hpccoll.arrays.device import DeviceArray, home_of
+from hpccoll.memory import device
 from hpccoll.transports.base import Array
 
 
@@ -59,6 +61,50 @@ class Buffer:
         """After the caller's array has changed: take its elements to `flat` again."""
         if self.packed and self.owner is not None:
             self.flat.reshape(self.owner.shape, order=self.order)[...] = self.owner  # type: ignore[call-overload]
+
+    def room(self, count: int) -> Array:
+        """Memory of the same kind for so many elements, not set."""
+        if isinstance(self.flat, DeviceArray):
+            return device.empty(count, self.dtype, self.flat.home)
+        return np.empty(count, self.dtype)
+
+
+def packed_buffer(array: Array, order: str, datatype: MPI.Datatype | None, *, fill: bool) -> Buffer:
+    """The elements of an array of any strides, copied into a row; with `fill` its present ones are in it."""
+    if isinstance(array, DeviceArray):
+        return DeviceParts([array if order == "C" else array.T], array, fill=fill)
+    flat = array.flatten(order=order) if fill else np.empty(array.size, array.dtype)  # type: ignore[arg-type]
+    return Buffer(flat, array, order, packed=True, datatype=datatype)
+
+
+def parts_buffer(
+    parts: Sequence[Array], dtype: np.dtype[Any], datatype: MPI.Datatype | None, *, fill: bool
+) -> Buffer:
+    """Blocks of elements that do not follow each other in memory."""
+    if parts and isinstance(parts[0], DeviceArray):
+        return DeviceParts(parts, None, fill=fill)
+    return PartsBuffer(parts, dtype, datatype, fill=fill)
+
+
+class DeviceParts(Buffer):
+    """Blocks of elements on a device, of any strides; all copies are on the stream of the first."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Array], owner: Array | None, *, fill: bool) -> None:
+        count = sum(part.size for part in parts)
+        super().__init__(device.empty(count, parts[0].dtype, home_of(parts[0])), owner, packed=True)
+        self._parts = parts
+        if fill:
+            self.refill()
+
+    def unpack(self) -> None:
+        for part, place in zip(self._parts, device.parts_of(self.flat, self._parts), strict=True):
+            device.copy(part, place)
+
+    def refill(self) -> None:
+        for part, place in zip(self._parts, device.parts_of(self.flat, self._parts), strict=True):
+            device.copy(place, part)
 
 
 class PartsBuffer(Buffer):

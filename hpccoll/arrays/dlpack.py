@@ -6,6 +6,7 @@ Source: dlpack.h of DLPack 1.1 (dmlc/dlpack), struct DLTensor.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,17 +31,41 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def dtype_and_shape(thing: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype and shape of an object that has `__dlpack__`.
+@dataclass(frozen=True)
+class Tensor:
+    """What a capsule says; `strides` in bytes, None where elements follow each other in C order."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    device_type: int
+    device_id: int
+    capsule: object
+    read_only: bool = False
+
+
+def tensor_of(thing: Any, **options: Any) -> Tensor:
+    """What the capsule of an object says that has `__dlpack__`; the capsule keeps the memory.
 
     Raises: TypeError for elements that no dtype is known for.
     """
-    capsule = thing.__dlpack__()
+    capsule = thing.__dlpack__(**options)
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     tensor = _Tensor.from_address(get_pointer(capsule, b"dltensor"))
-    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    return _dtype(tensor.code, tensor.bits, tensor.lanes), shape
+    axes = range(tensor.ndim)
+    dtype = _dtype(tensor.code, tensor.bits, tensor.lanes)
+    strides = tuple(tensor.strides[axis] * dtype.itemsize for axis in axes) if tensor.strides else None
+    return Tensor(
+        (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[axis] for axis in axes),
+        strides,
+        dtype,
+        tensor.device_type,
+        tensor.device_id,
+        capsule,
+    )
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:

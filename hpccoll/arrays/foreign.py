@@ -8,13 +8,31 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.dlpack import dtype_and_shape
+from hpccoll.arrays.device import is_device, is_device_address
+from hpccoll.arrays.dlpack import tensor_of
 from hpccoll.errors import UsageTypeError
 from hpccoll.transports.base import Array
 
 NUMBERS = (bool, int, float, complex)
 # DLPack's device types whose memory the host can read: CPU, pinned CUDA and ROCm memory.
 _HOST_DEVICES = frozenset({1, 3, 11})
+_GPU_LIBRARIES = frozenset({"cupy", "torch", "jax", "jaxlib", "numba"})
+
+
+def on_device(thing: Any) -> bool:
+    """Whether an object's elements are in the memory of a CUDA device.
+
+    `__cuda_array_interface__` may also lead to memory of the host: it does where no CUDA driver is loaded,
+    and where the driver does not know the address.
+    """
+    if not is_device(thing) or not _DRIVER.loaded():
+        return False
+    if type(thing).__module__.partition(".")[0] in _GPU_LIBRARIES:
+        return True
+    interface = getattr(thing, "__cuda_array_interface__", None)
+    if interface is None or 0 in interface["shape"]:
+        return True
+    return is_device_address(interface["data"][0])
 
 
 def host_array(thing: Any, what: str) -> Array:
@@ -61,11 +79,7 @@ def _bytes_of(array: Array, what: str) -> Array:
 
 
 def _over_cuda_interface(thing: Any, what: str) -> Array:
-    """Memory behind `__cuda_array_interface__`, which is the host's where no CUDA driver is loaded."""
-    if _DRIVER.loaded():
-        raise UsageTypeError(
-            f"{what} is a {type(thing).__name__} in device memory: this version takes host arrays only"
-        )
+    """Memory of the host behind `__cuda_array_interface__`."""
     return np.asarray(_HostInterface(thing))
 
 
@@ -128,7 +142,7 @@ def _over_dlpack(thing: Any, what: str) -> Array:
     device = thing.__dlpack_device__() if hasattr(thing, "__dlpack_device__") else (1, 0)
     if int(device[0]) not in _HOST_DEVICES:
         raise UsageTypeError(
-            f"{what} is a {type(thing).__name__} in device memory: this version takes host arrays only"
+            f"{what} is a {type(thing).__name__} in the memory of a device that cannot be used here"
         )
     keeper = _CapsuleKeeper(thing)
     try:
@@ -146,10 +160,10 @@ def _over_dlpack(thing: Any, what: str) -> Array:
 def _over_capsule(thing: Any, what: str) -> Array:
     """Elements that NumPy does not take from DLPack: long numbers, and those of ml_dtypes."""
     try:
-        dtype, shape = dtype_and_shape(thing)
+        tensor = tensor_of(thing)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
-    return host_bytes(thing, what).view(dtype).reshape(shape)
+    return host_bytes(thing, what).view(tensor.dtype).reshape(tensor.shape)
 
 
 class _CapsuleKeeper:

@@ -24,7 +24,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.arrays.datatypes import datatype_of, predefined_dtype
-from hpccoll.arrays.foreign import NUMBERS, host_array, host_bytes
+from hpccoll.arrays.device import DeviceArray, device_array
+from hpccoll.arrays.foreign import NUMBERS, host_array, host_bytes, on_device
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.transports.base import Array
@@ -124,13 +125,13 @@ def array_of(thing: Any, what: str) -> Array:
     """
     if isinstance(thing, (np.ndarray, np.generic)):
         # Subclasses such as np.matrix have other shapes for slices and reshapes.
-        return np.asarray(thing)
+        return thing if type(thing) is DeviceArray else np.asarray(thing)
     if thing is MPI.BOTTOM:
         raise UsageTypeError(f"{what} is MPI.BOTTOM without a type: must be [MPI.BOTTOM, count, type]")
     if thing is None or thing is MPI.IN_PLACE or isinstance(thing, str):
         shown = "MPI.IN_PLACE" if thing is MPI.IN_PLACE else repr(thing)
         raise UsageTypeError(f"{what} is {shown}: must be an array or a buffer")
-    return host_array(thing, what)
+    return device_array(thing, what) if on_device(thing) else host_array(thing, what)
 
 
 def bytes_in_a_row(thing: Any, what: str) -> Array:
@@ -142,7 +143,11 @@ def bytes_in_a_row(thing: Any, what: str) -> Array:
         array = np.asarray(thing)
         check_movable(array.dtype, what)
         return in_a_row(array, what).view(np.uint8)
-    return host_bytes(thing, what)
+    return (
+        in_a_row(device_array(thing, what), what).view(np.uint8)
+        if on_device(thing)
+        else host_bytes(thing, what)
+    )
 
 
 def in_a_row(array: Array, what: str) -> Array:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.buffer import Buffer, DerivedBuffer, PartsBuffer
+from hpccoll.arrays.buffer import Buffer, DerivedBuffer, parts_buffer
 from hpccoll.arrays.datatypes import predefined_dtype
 from hpccoll.arrays.derived import Block, Items
+from hpccoll.arrays.device import DeviceArray
 from hpccoll.arrays.messages import (
     Extent,
     Parts,
@@ -116,7 +117,7 @@ def _of_parts(
 ) -> Ragged:
     if write:
         check_writable(array, what)
-    return Ragged(PartsBuffer(parts, array.dtype, None, fill=fill), tuple(counts))
+    return Ragged(parts_buffer(parts, array.dtype, None, fill=fill), tuple(counts))
 
 
 def _of_elements(
@@ -131,7 +132,7 @@ def _of_elements(
         run = memory[start : start + sum(counts)]
         return Ragged(Buffer(run, run), tuple(counts))
     parts = [memory[displ : displ + count] for count, displ in zip(counts, displs, strict=True) if count]
-    return Ragged(PartsBuffer(parts, memory.dtype, None, fill=fill), tuple(counts))
+    return Ragged(parts_buffer(parts, memory.dtype, None, fill=fill), tuple(counts))
 
 
 def _of_items(
@@ -163,6 +164,8 @@ def _typed(spec: Any, what: str, blocks: int, *, fill: bool, write: bool) -> Rag
     if memory is not None and all(map(_is_solid, datatypes, numbers)):
         _check_within(in_bytes, offsets, memory.size, what)
         return _of_elements(memory, in_bytes, offsets, what, fill=fill, write=write)
+    if isinstance(memory, DeviceArray):
+        raise UsageTypeError(f"{what} has derived datatypes and is on a device: pass the arrays themselves")
     items = Items(memory, list(map(Block, datatypes, numbers, offsets)), _BYTE, what)
     if write:
         check_writable(items.memory, what)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.buffer import Buffer, DerivedBuffer, PartsBuffer
+from hpccoll.arrays.buffer import Buffer, DerivedBuffer, packed_buffer, parts_buffer
 from hpccoll.arrays.datatypes import OwnDatatype, element_dtype, packed_dtype, predefined_dtype
 from hpccoll.arrays.derived import Block, Items
+from hpccoll.arrays.device import DeviceArray
 from hpccoll.arrays.foreign import NUMBERS
 from hpccoll.arrays.messages import (
     Extent,
@@ -101,7 +102,7 @@ def block_order(many: Any, one: Any) -> str:
     """
     if memory_order(many) == "C":
         return "C"
-    by_index = isinstance(one, np.ndarray) and one.ndim > 1
+    by_index = getattr(one, "ndim", 0) > 1
     return "B" if by_index or one is None or one is MPI.IN_PLACE else "F"
 
 
@@ -147,6 +148,10 @@ def derived_buffer(
     Raises: UsageTypeError when its elements differ and `op` takes single ones; UsageError when blocks are
     not within the memory, or are to be written and it is read-only or they overlap.
     """
+    if isinstance(memory, DeviceArray):
+        raise UsageTypeError(
+            f"{what} has a derived datatype and is on a device: pass the array itself, of any strides"
+        )
     element = element_dtype(datatype)
     size, kept = datatype.size, None
     if op is not None and op.function is not None:
@@ -206,12 +211,11 @@ def _buffer(
     if order == "B":
         parts_of = along_last_axis(array, [array.size // blocks] * blocks)
         if parts_of is not None:
-            return PartsBuffer(parts_of, array.dtype, None, fill=fill)
+            return parts_buffer(parts_of, array.dtype, None, fill=fill)
         order = "F"
     if aligned and order == "F" and array.flags.f_contiguous:
         return Buffer(array.reshape(-1, order="F"), array, order)
-    flat = array.flatten(order=order) if fill else np.empty(array.size, array.dtype)  # type: ignore[arg-type]
-    return Buffer(flat, array, order, packed=True, datatype=datatype)
+    return packed_buffer(array, order, datatype, fill=fill)
 
 
 def along_last_axis(array: Array, counts: Sequence[int], displs: Sequence[int] = ()) -> list[Array] | None:

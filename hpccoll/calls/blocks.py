@@ -70,7 +70,7 @@ def scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     send = source(sendbuf, "sendbuf", order=block_order(sendbuf, recvbuf), blocks=size)
     count = block_of(send, "sendbuf", size)
     if in_place(recvbuf):
-        take = Buffer(np.empty(count, send.dtype), None)
+        take = Buffer(send.room(count), None)
     else:
         take = target(recvbuf, "recvbuf")
         same_dtype(send, take)

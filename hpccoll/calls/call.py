@@ -10,8 +10,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.device import DeviceArray
 from hpccoll.arrays.reading import check_apart
 from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.memory import device
 from hpccoll.ops.table import Arithmetic
 from hpccoll.transports.base import Array
 
@@ -37,7 +39,7 @@ class Call:
     each; None on ranks that have one block.  A reduce_scatter whose caller gave no counts has neither before
     `complete`.
 
-    `reads`: the buffers that `give` was read from.
+    `reads`: the buffers that `give` was read from.  `staged`: the caller's elements are on a device.
     """
 
     collective: str
@@ -51,6 +53,12 @@ class Call:
     takes: tuple[int, ...] | None = None
     ragged: bool = False
     reads: tuple[Buffer, ...] = ()
+    staged: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        """The caller's elements are on a device."""
+        return self.staged or type(self.give) is DeviceArray
 
     @property
     def working(self) -> np.dtype[Any]:
@@ -85,12 +93,19 @@ class Copied(Buffer):
     __slots__ = ("_of",)
 
     def __init__(self, of: Buffer) -> None:
-        super().__init__(of.flat.copy(), None)
+        super().__init__(of.room(of.count), None)
         self._of = of
+        self._copy()
 
     def refill(self) -> None:
         self._of.refill()
-        self.flat[...] = self._of.flat
+        self._copy()
+
+    def _copy(self) -> None:
+        if isinstance(self.flat, DeviceArray):
+            device.copy(self.flat, self._of.flat)
+        else:
+            self.flat[...] = self._of.flat
 
 
 def in_place(buffer: Any) -> bool:

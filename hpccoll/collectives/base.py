@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.arrays.device import stream_handle
 from hpccoll.calls import Call, Where
 from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
@@ -126,6 +127,21 @@ class Base(_Intracomm):
         return self.machine.is_uniform
 
     @property
+    def device(self) -> int:
+        """The ordinal of the CUDA device for this rank: by its place among the world's ranks on its host.
+
+        It is 0 where a launcher shows each rank one device.  Nothing is set; a program does, before it makes
+        arrays: `cupy.cuda.Device(comm.device).use()`.  Collective at first use.
+        Raises: ResourceError on all ranks, when one sees no device.
+        """
+        return self._used().on_devices.ordinal
+
+    @property
+    def device_path(self) -> str:
+        """How device arrays travel: "nccl", "host" and why, or "" before the first of them.  Local."""
+        return "" if self._context is None else self._context.on_devices.path
+
+    @property
     def config(self) -> Config:
         """The settings, from keywords and the environment."""
         return self._context.config if self._context is not None else load(self._options)
@@ -216,16 +232,17 @@ class Base(_Intracomm):
 
     # --- ways to make a call --------------------------------------------------------------------
 
-    def _run(self, collective: str, prepare: Prepare) -> None:
+    def _run(self, collective: str, prepare: Prepare, stream: Any = None) -> None:
         """Check the arguments and carry the call out; what is wrong on this rank, all ranks learn."""
         context = self._used()
         try:
             call = prepare(Where(context.rank, context.size))
+            handle = None if stream is None else _stream_for(call, stream)
         except Exception as error:
             # Whatever the caller's objects do when they are read: the other ranks are waiting.
             context.refuse(collective, _refusal(error))
             raise
-        context.run(call)
+        context.run(call, stream=handle)
 
     def _start(self, collective: str, prepare: Prepare) -> Request:
         """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""
@@ -270,6 +287,12 @@ class Base(_Intracomm):
             raise UsageError("this communicator is closed")
         if self == MPI.COMM_NULL:
             raise UsageError("this communicator is MPI.COMM_NULL, or was freed")
+
+
+def _stream_for(call: Call, stream: Any) -> int:
+    if not call.on_device:
+        raise UsageError("stream is given, but the arrays are not on a device")
+    return stream_handle(stream)
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from hpccoll.ops.table import operator_of
 class Blocking(Base):
     """Collectives that return when this rank's part is done."""
 
-    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, *, stream: Any = None) -> None:
         """Combine all ranks' elements; every rank gets the result, with the same bits.
 
         All ranks call it with arrays of one count and dtype, in any strides, taken by index.
@@ -26,6 +26,8 @@ class Blocking(Base):
             recvbuf: array of as many elements and the same dtype.
             op: an MPI operator, also one of the caller's, `hpccoll.AVG`, or one that `hpccoll.scaled_sum` or
                 `hpccoll.accumulate` made; docs/types.md has the table.
+            stream: of device arrays: the CUDA stream to enqueue on, of any library; by default the one that
+                is current in the library of the arrays.
 
         Raises:
             UsageError: wrong arguments on any rank, on every rank; nothing has moved.
@@ -36,15 +38,21 @@ class Blocking(Base):
         Bytes that leave a node with N nodes: 2 (N-1)/N of the buffer by the two-level plans.
 
         """
-        self._run("allreduce", lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)))
+        self._run(
+            "allreduce", lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)), stream
+        )
 
-    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, root: int = 0) -> None:
+    def Reduce(
+        self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, root: int = 0, *, stream: Any = None
+    ) -> None:
         """Combine all ranks' elements; the root gets the result, no other buffer changes.
 
         As `Allreduce`; `recvbuf` counts on the root only (None elsewhere), and only the root may pass
         `MPI.IN_PLACE`.  Raises as `Allreduce`, UsageError also for a root that is no rank.
         """
-        self._run("reduce", lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root))
+        self._run(
+            "reduce", lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root), stream
+        )
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
         """Combine the elements of the ranks up to this one, with it, in rank order.
@@ -60,7 +68,9 @@ class Blocking(Base):
         """
         self._run("exscan", lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)))
 
-    def Reduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
+    def Reduce_scatter_block(
+        self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, *, stream: Any = None
+    ) -> None:
         """Combine all ranks' elements; rank r gets block r of the result.
 
         `sendbuf` holds size x count elements, `recvbuf` count.  `MPI.IN_PLACE`: the elements are taken
@@ -70,6 +80,7 @@ class Blocking(Base):
         self._run(
             "reduce_scatter",
             lambda where: calls.reduce_scatter_block(where, sendbuf, recvbuf, operator_of(op)),
+            stream,
         )
 
     def Reduce_scatter(
@@ -85,21 +96,21 @@ class Blocking(Base):
             lambda where: calls.reduce_scatter(where, sendbuf, recvbuf, recvcounts, operator_of(op)),
         )
 
-    def Bcast(self, buf: Any, root: int = 0) -> None:
+    def Bcast(self, buf: Any, root: int = 0, *, stream: Any = None) -> None:
         """Copy the root's elements to every rank, by index.
 
         All ranks pass as many elements of one dtype.  The root's buffer is only read.  Raises as
         `Allreduce`.
         """
-        self._run("broadcast", lambda where: calls.broadcast(where, buf, root))
+        self._run("broadcast", lambda where: calls.broadcast(where, buf, root), stream)
 
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, stream: Any = None) -> None:
         """The root gets all ranks' blocks, in rank order.
 
         `recvbuf` counts on the root only and holds size x count elements; the root may pass `MPI.IN_PLACE` as
         `sendbuf` when its own block is in its place already.  Raises as `Allreduce`.
         """
-        self._run("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root))
+        self._run("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root), stream)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `Gather` with blocks of different lengths, anywhere in the root's memory.
@@ -110,32 +121,32 @@ class Blocking(Base):
         """
         self._run("gather", lambda where: calls.gatherv(where, sendbuf, recvbuf, root))
 
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
+    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, stream: Any = None) -> None:
         """Rank r gets block r of what the root has.
 
         `sendbuf` counts on the root only; the root may pass `MPI.IN_PLACE` as `recvbuf` and keep its
         block where it is.  Raises as `Allreduce`.
         """
-        self._run("scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root))
+        self._run("scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root), stream)
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `Scatter` with blocks of different lengths, given as in `Gatherv`."""
         self._run("scatter", lambda where: calls.scatterv(where, sendbuf, recvbuf, root))
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
         """Every rank gets all ranks' blocks, in rank order.
 
         `recvbuf` holds size x count elements.  `MPI.IN_PLACE`: the own block is at rank x count of
         `recvbuf`.  Blocks lie one after the other in C order, in a Fortran-ordered `recvbuf` along the
         last axis.  Raises as `Allreduce`.
         """
-        self._run("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf))
+        self._run("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf), stream)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Allgather` with blocks of different lengths, given on every rank as in `Gatherv`."""
         self._run("allgather", lambda where: calls.allgatherv(where, sendbuf, recvbuf))
 
-    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
         """Block s of rank r goes to rank s, which has it as block r.
 
         Both buffers hold size x count elements; `MPI.IN_PLACE` as `sendbuf` takes them from `recvbuf`.
@@ -143,7 +154,7 @@ class Blocking(Base):
 
         Messages between N nodes of L ranks: N (N-1) by the `two_level` plan, N (N-1) L by `rail`.
         """
-        self._run("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf))
+        self._run("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf), stream)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Alltoall` with blocks of different lengths.

@@ -32,8 +32,11 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-def lower(plan: Plan, rank: int) -> Program:
-    """The operations that a plan asks of one rank."""
+def lower(plan: Plan, rank: int, *, all_blocks: bool = False) -> Program:
+    """The operations that a plan asks of one rank.
+
+    `all_blocks`: the calls of a group's own all-to-all know what every member gives to every other.
+    """
     build = Builder(plan.collective, rank, plan.segment)
     groups = [step.group_of(rank) for step in plan.steps]
     for step, group in zip(plan.steps, groups, strict=True):
@@ -53,7 +56,7 @@ def lower(plan: Plan, rank: int) -> Program:
             if step.kind is Kind.SCAN:
                 _each_span(build.copy, regions)
         elif step.algorithm == NATIVE:
-            _call(build, step, members, me, root, regions, needs_matrix=_on_node(plan, step))
+            _call(build, step, members, me, root, regions, all_blocks=all_blocks or _on_node(plan, step))
         else:
             ALGORITHMS[step.algorithm].lower(build, step.kind, members, me, regions, root)
     return build.finish()
@@ -80,7 +83,7 @@ def _call(
     root: int,
     regions: Sequence[Region],
     *,
-    needs_matrix: bool,
+    all_blocks: bool,
 ) -> None:
     gives: Sequence[Region]
     gets: Sequence[Region]
@@ -89,7 +92,7 @@ def _call(
         case Kind.ALLTOALL:
             count = len(members)
             gives, gets = regions[me * count : (me + 1) * count], regions[me::count]
-            counts = tuple(map(length, regions)) if needs_matrix else ()
+            counts = tuple(map(length, regions)) if all_blocks else ()
         case Kind.SCAN | Kind.EXSCAN:
             gives, gets = regions[:1], regions[1:]
             if step.kind is Kind.EXSCAN and me == 0:

@@ -38,6 +38,7 @@ from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.plans.text import operation_text
 from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
+from hpccoll.runtime.device_calls import DeviceCalls
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
     Fingerprint,
@@ -87,6 +88,7 @@ class Context:
             self.layout = self.machine.layout
             self._spin_us = spin_time_us(max(self.machine.host_size, ranks_on_host(os.environ)))
             self.planner = Planner(self.layout, self.rank, config)
+            self.on_devices = DeviceCalls(self)
             self._network = MpiNetwork(self.private)
             self._movement = Movement(
                 self.private,
@@ -97,7 +99,7 @@ class Context:
                 PROGRESS_CHANNEL,
                 self._spin_us * 1e-6,
             )
-            self._broken: HpccollError | None = None
+            self.broken: HpccollError | None = None
             self._sequence = 0
             self._areas = 0
             self._agreed = 0  # calls before this one have agreed
@@ -109,24 +111,32 @@ class Context:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def run(self, call: Call, timeout_s: float | None = None) -> None:
-        """Carry out a call and wait for its end.  Raises what `steps` raises, and CollectiveTimeoutError."""
+    def run(self, call: Call, timeout_s: float | None = None, stream: int | None = None) -> None:
+        """Carry out a call and wait for its end; on a device, enqueue it on `stream` or the current one.
+
+        Raises what `steps` raises, and CollectiveTimeoutError.
+        """
         with self._alone(call.collective):
-            sequence = self._next()
-            self._wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+            if call.on_device:
+                self.on_devices.run(call, stream)
+                return
+            sequence = self.number()
+            self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
 
     def start(self, call: Call) -> Running:
         """Begin a call that goes on while the caller does other things."""
         with self._alone(call.collective):
-            sequence = self._next()
-            return self._begin(self.steps(call, sequence), call.collective, sequence)
+            if call.on_device:
+                return self.on_devices.start(call)
+            sequence = self.number()
+            return self.begin(self.steps(call, sequence), call.collective, sequence)
 
     def make(self, call: Call) -> None:
         """Agree on a persistent call that is to be started later."""
         with self._alone(call.collective):
-            sequence = self._next()
-            stages = self._in_turn(sequence, self._opening.agree_to_make(call, sequence))
-            self._wait(stages, call.collective, sequence, None)
+            sequence = self.number()
+            stages = self.in_turn(sequence, self.opening.agree_to_make(call, sequence))
+            self.wait(stages, call.collective, sequence, None)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array in memory that the ranks of this node share.  Collective.
@@ -134,7 +144,7 @@ class Context:
         Raises: ResourceError on all ranks, when one has too little room.
         """
         with self._alone("empty"):
-            sequence = self._next()
+            sequence = self.number()
             self._areas += 1
             made: list[Array] = []
 
@@ -143,7 +153,7 @@ class Context:
                 yield from self._agreement.check(sequence, call.pack(), "", None)
                 made.append((yield from self._movement.allocate(self._areas, shape, dtype)))
 
-            self._wait(self._in_turn(sequence, stages()), "empty", sequence, None)
+            self.wait(self.in_turn(sequence, stages()), "empty", sequence, None)
         return made[0]
 
     def refuse(self, collective: str, error: UsageError, *, wait: bool = True) -> None:
@@ -152,14 +162,14 @@ class Context:
         With `wait` it raises the error of all ranks once all have come; else the others learn by and by.
         """
         with self._in_use:
-            sequence = self._next()
+            sequence = self.number()
             call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
             check = self._agreement.check(sequence, call.pack(), str(error), None)
-            stages = self._in_turn(sequence, check)
+            stages = self.in_turn(sequence, check)
             if wait:
-                self._wait(stages, collective, sequence, None)
+                self.wait(stages, collective, sequence, None)
             else:
-                self._begin(stages, collective, sequence)
+                self.begin(stages, collective, sequence)
 
     def steps(self, call: Call, sequence: int) -> Waits:
         """All of a call, as a generator that yields where it would wait.
@@ -167,7 +177,7 @@ class Context:
         Raises: UsageError, MismatchError before anything has moved.
         """
         give = travelling(call)
-        planned, payload = yield from self._in_turn(sequence, self._opening.agree(call, sequence, give))
+        planned, payload = yield from self.in_turn(sequence, self.opening.agree(call, sequence, give))
         # No wait between the turn and the first step: groups are entered in the order of calls.
         plan = planned.plan
         if payload is not None:
@@ -178,7 +188,7 @@ class Context:
             call.take.unpack()
         self.tally[call.collective, plan.name] += 1
 
-    def _in_turn(
+    def in_turn(
         self, sequence: int, stages: Generator[Hint | None, None, T]
     ) -> Generator[Hint | None, None, T]:
         """The stages, once all earlier calls are through theirs."""
@@ -189,11 +199,12 @@ class Context:
         finally:
             self._agreed = sequence + 1
 
-    def _next(self) -> int:
-        if self._broken is not None:
+    def number(self) -> int:
+        """The sequence number of the next call.  Raises AbortedError on a broken communicator."""
+        if self.broken is not None:
             raise AbortedError(
-                f"the communicator is broken since an earlier call: {self._broken}", rank=self.rank
-            ) from self._broken
+                f"the communicator is broken since an earlier call: {self.broken}", rank=self.rank
+            ) from self.broken
         self._sequence += 1
         return self._sequence - 1
 
@@ -214,12 +225,20 @@ class Context:
         finally:
             self._in_use.release()
 
-    def _begin(self, stages: Waits, collective: str, sequence: int) -> Running:
+    def begin(self, stages: Waits, collective: str, sequence: int) -> Running:
+        """Start the stages of a call."""
+        running = self.running(stages, collective, sequence)
+        PROGRESS.add(running)
+        return running
+
+    def running(self, stages: Waits, collective: str, sequence: int) -> Running:
+        """A started call of these stages, which `PROGRESS.add` moves on."""
+
         def ended(error: BaseException | None) -> None:
             if error is not None:
-                self._failed(error, collective, sequence, stages)
+                self.failed(error, collective, sequence, stages)
 
-        running = Running(
+        return Running(
             stages,
             aborted=lambda: self._look_for_abort(collective, sequence),
             late=lambda: self._late(collective, sequence, self.config.timeout_s),
@@ -228,8 +247,6 @@ class Context:
             timeout_s=self.config.timeout_s,
             owner=self,
         )
-        PROGRESS.add(running)
-        return running
 
     def pending(self) -> int:
         """How many calls have been started and are not complete."""
@@ -237,7 +254,8 @@ class Context:
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def _wait(self, stages: Waits, collective: str, sequence: int, timeout_s: float | None) -> None:
+    def wait(self, stages: Waits, collective: str, sequence: int, timeout_s: float | None) -> None:
+        """Do the stages of a call.  Raises what they raise, and CollectiveTimeoutError."""
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
             # Closed at once: an error would keep it, and with it the worker from its work.
@@ -251,7 +269,7 @@ class Context:
                     spin_s=self._spin_us * 1e-6,
                 )
         except BaseException as error:
-            self._failed(error, collective, sequence, stages)
+            self.failed(error, collective, sequence, stages)
             raise
 
     def _let_mpi_move(self) -> None:
@@ -261,7 +279,7 @@ class Context:
         self._let_mpi_move()
         PROGRESS.turn()
 
-    def _failed(self, error: BaseException, collective: str, sequence: int, stages: Waits) -> None:
+    def failed(self, error: BaseException, collective: str, sequence: int, stages: Waits | None) -> None:
         """Note an error; after one in the middle of a call no later call can be right."""
         if isinstance(error, HpccollError):
             self.last_error = error
@@ -274,8 +292,9 @@ class Context:
                 sequence=sequence,
                 rank=self.rank,
             )
-        self._broken = error
+        self.broken = error
         self._control.abort(str(error))
+        self.on_devices.abort()
         _given_up.append((self, stages))
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
@@ -328,7 +347,7 @@ class Context:
         self._control_segment = segment
         self._control = Control(self.layout, self.rank, segment, shape, self._open_flags)
         self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
-        self._opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
+        self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
 
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
@@ -340,17 +359,19 @@ class Context:
 
         Raises: UsageError when requests are still under way.
         """
-        if self._broken is None:
+        if self.broken is None:
             if count := self.pending():
                 raise UsageError(
                     f"{count} requests of this communicator are not complete: wait for them first"
                 )
+            self.on_devices.close()
             self.private.Free()
         self.release()
 
     def release(self) -> None:
         """Let go of this rank's memory; local."""
         PROGRESS.forget(self)
+        self.on_devices.release()
         self._movement.release()
         if self._control_segment is not None:
             self._control_segment.close()

@@ -20,7 +20,8 @@ from hpccoll.topology.notation import format_ranks
 _FORMAT = struct.Struct("<q16sqihhBBBBI")
 FINGERPRINT_BYTES = _FORMAT.size
 REFUSED_BYTE = 41
-HOST = 0
+HOST, DEVICE = range(2)
+MEMORIES = {HOST: "host", DEVICE: "device"}
 ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
 # Ragged calls are other calls than those with equal blocks; so is making a persistent one.
 REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING = 0, 1, 2, 4, 8
@@ -85,7 +86,7 @@ class Fingerprint:
             "count": str(self.count) + (f" in blocks of checksum {self.counts:08x}" if self.counts else ""),
             "operator": OPERATORS.get(self.operator, str(self.operator)),
             "root": str(self.root),
-            "memory": str(self.memory),
+            "memory": MEMORIES.get(self.memory, str(self.memory)),
             "plan": _plan_name(self.collective, self.plan),
         }
 

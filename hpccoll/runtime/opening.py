@@ -19,7 +19,9 @@ from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.runtime.agreement import Agreement, Payload
 from hpccoll.runtime.fingerprint import (
     ACCEPTED,
+    DEVICE,
     EXCHANGING,
+    HOST,
     MAKING,
     RAGGED,
     REFUSED_TYPE,
@@ -149,6 +151,12 @@ class Opening:
             suspects=error.suspects,
         ) from None
 
+    def agree_on_device(self, call: Call, sequence: int) -> Waits:
+        """All ranks call the same on device arrays."""
+        if self._config.checks == "on":
+            code = self._planner.asked_code(call.collective)
+            yield from self._agreement.check(sequence, _fingerprint(call, sequence, code), "", None)
+
     def agree_to_make(self, call: Call, sequence: int) -> Waits:
         if partly_known(call):
             yield from self._balanced(call, sequence, *vectors(call, self._rank, self._size), MAKING)
@@ -179,6 +187,7 @@ def _fingerprint(
         call.root,
         call.collective,
         operator,
+        memory=DEVICE if call.on_device else HOST,
         refused=refusal_kind(refusal),
         plan=plan,
         form=form,

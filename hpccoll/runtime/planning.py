@@ -100,7 +100,7 @@ class Planner:
         count, itemsize = _units(call)
         order = self._order(call)
         native = call.arithmetic is None or call.arithmetic.mpi is not None
-        only = self._only(call.collective)
+        only = self.only(call.collective)
         counts = _shared_counts(call)
         key = (call.collective, count, counts, itemsize, call.root, native, order, only)
         planned = self._cache.get(key)
@@ -112,7 +112,7 @@ class Planner:
 
     def asked_code(self, collective: str) -> int:
         """The number of the plan asked for by name, or that there is none; the same on all ranks."""
-        only = self._only(collective)
+        only = self.only(collective)
         return plan_code(collective, only) if only else BY_SELECTION
 
     def choose(self, call: Call, total: int) -> str:
@@ -120,7 +120,7 @@ class Planner:
         blocks = self._layout.size ** (2 if call.collective == "alltoall" else 1)
         mean = -(-total * call.dtype.itemsize // blocks)
         # One choice for all sizes up to a power of two: the lengths may be others in every call.
-        key = (call.collective, call.root, max(1, mean - 1).bit_length(), self._only(call.collective))
+        key = (call.collective, call.root, max(1, mean - 1).bit_length(), self.only(call.collective))
         if key not in self._choices:
             self._choices[key] = self._choose(call, 1 << key[2])
         return self._choices[key]
@@ -129,7 +129,7 @@ class Planner:
         collective = Collective(call.collective, self._layout.size, mean, call.root, (0,) * self._layout.size)
         alike = replace(collective, counts=None)
         tuning = self._tuning(native=True, order=Order.ANY)
-        for only in filter(None, (self._only(call.collective), "any")):
+        for only in filter(None, (self.only(call.collective), "any")):
             found = candidates(alike, self._layout, 1, tuning, None if only == "any" else only)
             for one in found:
                 recipe = recipe_of(call.collective, one.name, self._layout)
@@ -178,7 +178,7 @@ class Planner:
         if name not in REDUCTIONS:
             count, itemsize = count * element_bytes, 1
         collective = Collective(name, self._layout.size, count, root)
-        only = self._only(name)
+        only = self.only(name)
         found = candidates(collective, self._layout, itemsize, self._tuning(native, order), only or None)
         return Explanation(name, nbytes, str(self._layout), only, found)
 
@@ -197,7 +197,7 @@ class Planner:
         finally:
             self._forced = before
 
-    def _only(self, collective: str) -> str:
+    def only(self, collective: str) -> str:
         """The plan asked for by name, where this collective has it."""
         if self._forced and self._forced in names(collective, self._layout):
             return self._forced

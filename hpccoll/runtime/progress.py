@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -59,6 +59,8 @@ class Running:
         self.owner = owner
         self.done = False
         self.error: BaseException | None = None
+        self.event: Any = None  # of a call that a device does: complete when it is
+        self.block: Callable[[int | None], None] | None = None
         self._when_done: list[Callable[[], None]] = []
 
     def check_process(self) -> None:

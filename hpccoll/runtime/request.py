@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
 
+from hpccoll.arrays.device import stream_handle
 from hpccoll.errors import UsageError
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.wait import Waits, drive
@@ -54,6 +55,21 @@ class _Waiting(MPI.Request):
         with suppress(MPI.Exception):  # MPI says no more than that there was an error
             super().Wait(status)
         raise running.error
+
+    def block_stream(self, stream: Any = None) -> None:
+        """A CUDA stream (by default the current one) waits for the call; the host does not.
+
+        Where the call does not run on a device alone, the host waits.  `stream`: of CuPy, torch or
+        cuda.core, anything with `__cuda_stream__`, or a handle.
+        """
+        running = self._running
+        if running is None:
+            return
+        running.check_process()
+        if running.block is None:
+            PROGRESS.wait(running)
+        else:
+            running.block(None if stream is None else stream_handle(stream))
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         self.Wait(status)

@@ -84,7 +84,7 @@ def test_types_that_no_dtype_is_known_for(kind: tuple[int, int, int]) -> None:
 
 
 def test_memory_on_a_device() -> None:
-    with pytest.raises(UsageTypeError, match="buf is a Shared in device memory"):
+    with pytest.raises(UsageTypeError, match="buf is a Shared in the memory of a device"):
         host_array(Shared(np.zeros(3), (2, 64, 1), CUDA), "buf")
 
 

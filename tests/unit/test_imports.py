@@ -22,6 +22,9 @@ GPU_ROOMS = (
     "topology.gpus",
     "transports.nccl",
 )
+# What imports a GPU package when it is imported itself, and what of the house may import that at once.
+DEVICE_ROOMS = ("runtime.streams", "transports.nccl", "runtime.device_program", "runtime.device_side")
+DEVICE_MODULES = tuple(f"hpccoll.{room}" for room in DEVICE_ROOMS)
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -59,10 +62,12 @@ def faults(room: str, text: str) -> list[str]:
             found.append(f"transports know no plan, but {room} imports {name}")
         elif gpu and not within(room, *GPU_ROOMS):
             found.append(f"GPU packages stay in {', '.join(GPU_ROOMS)}, but {room} imports {name}")
-        elif gpu and not lazy:
+        elif gpu and not lazy and room not in DEVICE_ROOMS:
             found.append(
                 f"GPU packages are imported inside functions only, but {room} imports {name} at once"
             )
+        elif within(name, *DEVICE_MODULES) and not lazy and room not in DEVICE_ROOMS:
+            found.append(f"{name} is imported inside functions only, but {room} imports it at once")
     return found
 
 
@@ -86,6 +91,8 @@ def test_module_keeps_to_its_room(room: str, text: str) -> None:
         ("arrays", "import cupy"),
         ("arrays", "try:\n    from cuda.core import Device\nexcept ImportError:\n    pass"),
         ("memory.registered", "class A:\n    import cupyx"),
+        ("runtime.context", "from hpccoll.runtime import streams"),
+        ("collectives.base", "from hpccoll.runtime.device_side import DeviceSide"),
     ],
 )
 def test_a_broken_rule_is_seen(room: str, text: str) -> None:
@@ -96,7 +103,8 @@ def test_a_broken_rule_is_seen(room: str, text: str) -> None:
     ("room", "text"),
     [
         ("plans.ring", "import math\nfrom ..topology.layout import Layout\nfrom .steps import Step"),
-        ("transports.nccl", "def f():\n    from nccl.core import Communicator"),
+        ("transports.nccl", "from nccl.bindings import nccl"),
+        ("runtime.device_side", "from hpccoll.runtime.streams import Device"),
         ("memory.registered", "if TYPE_CHECKING:\n    import cupy"),
         (
             "runtime.executor",

@@ -1,0 +1,97 @@
+"""Memory on CUDA devices for what the library must copy: strided arrays, results that are to go elsewhere.
+
+It comes from the device's own pool in the order of the stream that uses it, so that it may be let go at once.
+CuPy's kernels do strided copies and divisions.  All is ordered by `Home.stream`; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpccoll.arrays.device import Home, home_of, placed
+from hpccoll.errors import ResourceError
+from hpccoll.transports.base import Array
+
+# CuPy has no other types of these sizes to copy, and needs none.
+_BY_SIZE = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+
+
+class _Allocation:
+    """Memory that goes back in the order of its stream."""
+
+    def __init__(self, nbytes: int, stream: int) -> None:
+        from cuda.bindings import driver
+
+        status, self.address = driver.cuMemAllocAsync(nbytes, stream)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise ResourceError(f"CUDA: no memory for {nbytes} bytes on the device ({status.name})")
+        self._free, self._stream = driver.cuMemFreeAsync, stream
+
+    def __del__(self) -> None:
+        if hasattr(self, "_free"):
+            self._free(self.address, self._stream)
+
+
+def empty(count: int, dtype: np.dtype[Any], home: Home) -> Array:
+    """So many elements, not set, on the device that is current.
+
+    The memory goes with the last array in it.  Raises: ResourceError.
+    """
+    memory = _Allocation(max(1, count * dtype.itemsize), home.stream)
+    return placed(int(memory.address), count, dtype, home=home._replace(owner=memory))
+
+
+def copy(target: Array, source: Array) -> None:
+    """target[...] = source, for arrays of one shape and dtype in any strides, on the target's stream."""
+    if not target.size:
+        return
+    if target.flags.c_contiguous and source.flags.c_contiguous:
+        from cuda.bindings import driver
+
+        status = driver.cuMemcpyDtoDAsync(
+            target.ctypes.data, source.ctypes.data, target.nbytes, home_of(target).stream
+        )[0]
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise ResourceError(f"CUDA: a copy on the device failed with {status.name}")
+        return
+    import cupy
+
+    with cupy.cuda.Device(home_of(target).device), cupy.cuda.ExternalStream(home_of(target).stream):
+        seen_by_cupy(target)[...] = seen_by_cupy(source)
+
+
+def divide(values: Array, divisor: int) -> None:
+    """Values /= divisor, each element with one rounding, on the array's stream."""
+    import cupy
+
+    with cupy.cuda.Device(home_of(values).device), cupy.cuda.ExternalStream(home_of(values).stream):
+        seen = seen_by_cupy(values, values.dtype)
+        cupy.true_divide(seen, divisor, out=seen)
+
+
+def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
+    """The same memory as an array of CuPy, of `dtype` or of any type of the elements' size."""
+    import cupy
+
+    shape, strides = array.shape, array.strides
+    if dtype is None:
+        size = array.dtype.itemsize
+        if size not in _BY_SIZE:
+            shape, strides, size = (*shape, size), (*strides, 1), 1
+        dtype = np.dtype(_BY_SIZE[size])
+    low, high = np.lib.array_utils.byte_bounds(array.view(np.ndarray))
+    memory = cupy.cuda.UnownedMemory(low, high - low, home_of(array).owner, home_of(array).device)
+    begin = cupy.cuda.MemoryPointer(memory, array.ctypes.data - low)
+    return cupy.ndarray(shape, dtype, begin, strides)
+
+
+def parts_of(flat: Array, parts: Sequence[Array]) -> list[Array]:
+    """Where in `flat` the elements of each part are, in its shape."""
+    found, start = [], 0
+    for part in parts:
+        found.append(flat[start : start + part.size].reshape(part.shape))
+        start += part.size
+    return found

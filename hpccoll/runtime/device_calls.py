@@ -1,0 +1,233 @@
+"""Calls on device arrays: enqueued on NCCL, or carried over the host as calls on host arrays.
+
+Over the host, elements are copied to pinned memory, the call is made there by the plans of host arrays, and
+the results are copied back: any call, dtype and operator works, with the host's answer; the caller waits.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.device import current_stream, home_of
+from hpccoll.calls import Call
+from hpccoll.errors import UsageError
+from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.wait import Waits
+from hpccoll.topology.gpus import choose_ordinal
+from hpccoll.transports.base import Array
+
+if TYPE_CHECKING:
+    from hpccoll.runtime.context import Context
+    from hpccoll.runtime.device_side import ByNccl, DeviceSide
+    from hpccoll.runtime.streams import Pinned
+
+Key = tuple[object, ...]
+
+
+class DeviceCalls:
+    """The calls on device arrays of one communicator.  `side`: made with the first of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._side: DeviceSide | None = None
+        self._ordinal: int | None = None
+        self._kinds: dict[Key, ByNccl | None] = {}
+
+    @property
+    def side(self) -> DeviceSide:
+        """Its NCCL groups and streams; made by then."""
+        if self._side is None:
+            raise RuntimeError("no call on a device array has been made")
+        return self._side
+
+    @property
+    def ordinal(self) -> int:
+        """The device for this rank.  Collective at first use; raises ResourceError on all ranks."""
+        if self._ordinal is None:
+            context, sequence = self._context, self._context.number()
+            context.wait(context.in_turn(sequence, self._choose()), "device", sequence, None)
+        assert self._ordinal is not None
+        return self._ordinal
+
+    def _choose(self) -> Waits:
+        context = self._context
+        deadline = time.monotonic() + context.config.init_timeout_s
+        self._ordinal = choose_ordinal(context.private, os.environ, deadline)
+        yield from ()
+
+    @property
+    def path(self) -> str:
+        """How device arrays travel, and why."""
+        if self._side is None:
+            return ""
+        return f"host: {self._side.reason}" if self._side.reason else "nccl"
+
+    def run(self, call: Call, stream: int | None) -> None:
+        """Enqueue a call on a stream, by default the caller's current one; or carry it over the host.
+
+        Raises: as `Context.run`.
+        """
+        kind = self._agreed_kind(call)
+        stream = _stream_of(call) if stream is None else stream
+        if kind is None:
+            sequence = self._context.number()
+            self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
+            return
+        self._enqueue(kind, call, stream)
+        if stream != _stream_of(call):
+            self.side.kept.until_now(stream, call)
+
+    def start(self, call: Call) -> Running:
+        """As `run`, on the communicator's own stream, behind what is on the caller's."""
+        kind = self._agreed_kind(call)
+        context, side = self._context, self.side
+        if kind is None:
+            sequence = context.number()
+            return context.begin(self._over_host(call, _stream_of(call), sequence), call.collective, sequence)
+        self._enqueue(kind, call, side.own_stream)
+        done = side.device.mark(side.own_stream)
+
+        def stages() -> Waits:
+            while not side.device.reached(done):
+                side.look(kind)
+                yield None
+            running.event = None
+            side.device.give_back(done)
+            side.kept.look()
+
+        running = context.running(stages(), call.collective, sequence=-1)
+        running.event = done
+        running.block = partial(self._block, running, call)
+        PROGRESS.add(running)
+        return running
+
+    def _block(self, running: Running, call: Call, stream: int | None) -> None:
+        """A stream (by default the current one) waits for a started call."""
+        if running.event is not None:
+            with self.side.device:
+                self.side.device.follow(_stream_now(call) if stream is None else stream, running.event)
+
+    def _enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
+        try:
+            with self.side.device:
+                self.side.enqueue(kind, call, stream)
+        except BaseException as error:
+            self._context.failed(error, call.collective, -1, None)
+            raise
+        self._context.tally[call.collective, kind.program.name] += 1
+
+    # --- kinds of calls -------------------------------------------------------------------------
+
+    def _agreed_kind(self, call: Call) -> ByNccl | None:
+        """What a call becomes, None where it goes over the host; the first of its kind all ranks agree on."""
+        context, key = self._context, self._key(call)
+        if key not in self._kinds:
+            sequence = context.number()
+
+            def stages() -> Waits:
+                yield from context.opening.agree_on_device(call, sequence)
+                self._learn(key, call)
+
+            context.wait(context.in_turn(sequence, stages()), call.collective, sequence, None)
+        elif context.broken is not None:
+            context.number()
+        return self._kinds[key]
+
+    def _key(self, call: Call) -> Key:
+        """What tells kinds of calls apart, of facts that all ranks share."""
+        operator = call.arithmetic.operator if call.arithmetic is not None else None
+        combined = (operator.code, operator.into) if operator is not None else ()
+        only = self._context.planner.only(call.collective)
+        return (call.collective, call.dtype, call.count, call.root, call.ragged, only, combined)
+
+    def _learn(self, key: Key, call: Call) -> None:
+        if self._side is None:
+            from hpccoll.runtime.device_side import DeviceSide
+
+            context = self._context
+            some = call.give if call.give.size or call.take is None else call.take.flat
+            home, address = home_of(some), some.ctypes.data
+            self._side = DeviceSide(context.private, context.layout, context.config, home, address)
+        self._kinds[key] = self._side.learn(call, self._context.planner.only(call.collective))
+
+    # --- over the host --------------------------------------------------------------------------
+
+    def _over_host(self, call: Call, stream: int, sequence: int) -> Waits:
+        side, give = self.side, call.give
+        room = side.pinned.take(give.nbytes)
+        yield from self._fetch(give, room, stream)
+        twin = replace(call, give=_host(room, give.size, give.dtype), reads=(), staged=True)
+        landing = None
+        if call.take is not None:
+            landing = side.pinned.take(call.take.flat.nbytes)
+            twin.take = Buffer(_host(landing, call.take.count, call.take.dtype), None)
+        yield from self._context.steps(twin, sequence)
+        side.pinned.give_back(room)
+        if call.take is not None and landing is not None:
+            with side.device:
+                self._bring(landing, call.take, stream)
+
+    def _fetch(self, give: Array, room: Pinned, stream: int) -> Waits:
+        from hpccoll.runtime.streams import to_host
+
+        side = self.side
+        with side.device:
+            if side.device.capturing(stream):
+                raise UsageError("this call goes over the host, which a CUDA graph cannot capture")
+            side.order(give, stream)
+            if give.size:
+                to_host(room.address, give.ctypes.data, give.nbytes, stream)
+            arrived = side.device.mark(stream)
+        while not side.device.reached(arrived):
+            yield None
+        side.device.give_back(arrived)
+
+    def _bring(self, landing: Pinned, take: Buffer, stream: int) -> None:
+        from hpccoll.runtime.streams import to_device
+
+        side = self.side
+        side.order(take.flat, stream)
+        if take.flat.size:
+            to_device(take.flat.ctypes.data, landing.address, take.flat.nbytes, stream)
+        take.unpack()
+        side.kept.until_now(stream, landing, side.pinned.give_back)
+
+    # --- end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free NCCL's communicators.  Collective."""
+        if self._side is not None:
+            self._side.close()
+
+    def abort(self) -> None:
+        """What waits on a device for a lost rank ends.  Local."""
+        if self._side is not None:
+            self._side.abort()
+
+    def release(self) -> None:
+        """Let go of this rank's streams and memory; local."""
+        if self._side is not None:
+            self._side.release()
+            self._side = None
+
+
+def _stream_of(call: Call) -> int:
+    """The stream on which the caller's arrays are in order."""
+    return home_of(call.give if call.take is None else call.take.flat).stream
+
+
+def _stream_now(call: Call) -> int:
+    """The stream that is current in the library of the caller's arrays by now."""
+    home = home_of(call.give if call.take is None else call.take.flat)
+    return current_stream(home.owner, home.stream)
+
+
+def _host(pinned: Pinned, count: int, dtype: np.dtype[Any]) -> Array:
+    return pinned.bytes()[: count * dtype.itemsize].view(dtype)

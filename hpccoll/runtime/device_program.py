@@ -1,0 +1,261 @@
+"""The program of one rank as calls on NCCL communicators, copies, and events between two streams.
+
+What goes on inside nodes runs on the caller's stream.  Where a plan has several chunks, what goes on between
+nodes runs on a second one, so that one chunk is between the nodes while the next is inside; an event is
+recorded wherever an operation of one stream waits for one of the other.  Without chunks there are none.
+
+NCCL takes elements in a row.  A member whose elements lie apart packs them into scratch memory, and unpacks
+what it gets: which ranks do is nobody else's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+
+from hpccoll.plans.program import Copy, GroupCall, Memory, Operation, Place, Program
+from hpccoll.plans.steps import Kind, Plan
+from hpccoll.runtime.streams import Device, on_device
+from hpccoll.transports.nccl import NcclGroup
+
+Bases = list[int]  # addresses of input, output and scratch
+Action = Callable[[Bases, int, int], None]  # bases, stream, operator
+Address = tuple[int, int]  # memory, bytes from its beginning
+Instruction = tuple[str, int, Action | int]  # what, on which of the two streams, action or number of an event
+
+CALLERS, NETWORK = 0, 1
+ALIGNMENT = 512
+_BETWEEN_NODES = frozenset({"LEADERS", "RAIL", "LAST"})
+
+
+class DeviceProgram:
+    """A compiled program.
+
+    `groups`: the communicators by their members.  `itemsize`: bytes of a plan's element; `width`: how many
+    of NCCL's elements of type `kind` one is.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        groups: Mapping[tuple[int, ...], NcclGroup],
+        itemsize: int,
+        kind: int,
+        width: int,
+    ) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self._groups = groups
+        self._itemsize = itemsize
+        self._kind = kind
+        self._width = width
+        self._scratch = program.scratch * itemsize
+        self._split = plan.chunks > 1
+        self.groups: tuple[NcclGroup, ...] = ()
+        self.instructions = self._compile(program.operations)
+        self.scratch_bytes = self._scratch
+        # One call on the caller's stream, which is most programs, needs no loop.
+        self.single = (
+            self.instructions[0][2]
+            if len(self.instructions) == 1 and callable(self.instructions[0][2])
+            else None
+        )
+
+    def enqueue(self, bases: Bases, stream: int, operator: int, device: Device, network: int) -> None:
+        """Enqueue all of it; `network` is the second stream."""
+        if self.single is not None:
+            self.single(bases, stream, operator)
+            return
+        streams = (stream, network)
+        events: dict[int, object] = {}
+        for what, level, thing in self.instructions:
+            if what == "mark":
+                events[int(thing)] = device.mark(streams[level])  # type: ignore[arg-type]
+            elif what == "follow":
+                device.follow(streams[level], events[int(thing)])  # type: ignore[arg-type]
+            else:
+                thing(bases, streams[level], operator)  # type: ignore[operator]
+        for event in events.values():
+            device.give_back(event)
+
+    # --- compiling ------------------------------------------------------------------------------
+
+    def _compile(self, operations: tuple[Operation, ...]) -> list[Instruction]:
+        levels = [self._level(operation) for operation in operations]
+        waited_for = {
+            before
+            for index, operation in enumerate(operations)
+            for before in operation.after
+            if levels[before] != levels[index]
+        }
+        made: list[Instruction] = []
+        event_of: dict[int, int] = {}
+        begun = -1
+        followed = [begun, begun - 1]  # by each stream: up to which operation of the other
+        if NETWORK in levels:
+            made.append(("mark", CALLERS, 0))
+            event_of[begun] = 0
+        used: dict[tuple[int, ...], NcclGroup] = {}
+        for index, (operation, level) in enumerate(zip(operations, levels, strict=True)):
+            across = max((one for one in operation.after if levels[one] != level), default=begun)
+            if across > followed[level]:
+                made.append(("follow", level, event_of[across]))
+                followed[level] = across
+            made += [("call", level, action) for action in self._actions(operation)]
+            if index in waited_for:
+                event_of[index] = len(event_of)
+                made.append(("mark", level, event_of[index]))
+            if isinstance(operation, GroupCall):
+                used[operation.members] = self._groups[operation.members]
+        last = max((index for index, level in enumerate(levels) if level == NETWORK), default=begun)
+        if last > followed[CALLERS]:
+            made += [("mark", NETWORK, len(event_of)), ("follow", CALLERS, len(event_of))]
+        self.groups = tuple(used.values())
+        return made
+
+    def _level(self, operation: Operation) -> int:
+        between = isinstance(operation, GroupCall) and operation.family in _BETWEEN_NODES
+        return NETWORK if self._split and between else CALLERS
+
+    def _actions(self, operation: Operation) -> list[Action]:
+        if isinstance(operation, Copy):
+            return [
+                self._copy(self._at(operation.source), self._at(operation.target), _length(operation.source))
+            ]
+        if not isinstance(operation, GroupCall):
+            raise TypeError(f"{type(operation).__name__} is nothing that NCCL does")
+        source, before = self._in_a_row(operation.source, pack=True)
+        target, after = self._in_a_row(operation.target, pack=False)
+        return [*before, self._call(operation, source, target), *after]
+
+    def _in_a_row(self, places: tuple[Place, ...], *, pack: bool) -> tuple[Address | None, list[Action]]:
+        """Where elements are for NCCL, and the copies that bring them there, or from there."""
+        if len(places) <= 1:
+            return (self._at(places[0]) if places else None), []
+        begin = -(-self._scratch // ALIGNMENT) * ALIGNMENT
+        self._scratch = begin + sum(map(_length, places)) * self._itemsize
+        copies, at = [], begin
+        for place in places:
+            row = (int(Memory.SCRATCH), at)
+            pair = (self._at(place), row) if pack else (row, self._at(place))
+            copies.append(self._copy(*pair, _length(place)))
+            at += _length(place) * self._itemsize
+        return (int(Memory.SCRATCH), begin), copies
+
+    def _at(self, place: Place) -> Address:
+        return int(place.memory), place.start * self._itemsize
+
+    def _copy(self, source: Address, target: Address, count: int) -> Action:
+        nbytes = count * self._itemsize
+
+        def copy(bases: Bases, stream: int, operator: int) -> None:
+            begin, end = bases[source[0]] + source[1], bases[target[0]] + target[1]
+            if begin != end:
+                on_device(end, begin, nbytes, stream)
+
+        return copy
+
+    def _call(self, call: GroupCall, source: Address | None, target: Address | None) -> Action:
+        group, kind, root = self._groups[call.members], self._kind, call.root
+        me = call.index
+        count = self._width * sum(map(_length, call.source or call.target))
+        counts = [self._width * one for one in call.counts]
+        alike = len(set(counts)) <= 1
+        (m, o), (n, p) = source or target or (0, 0), target or source or (0, 0)
+        match call.kind:
+            case Kind.ALLREDUCE:
+                return lambda b, s, op: group.all_reduce(b[m] + o, b[n] + p, count, kind, op, s)
+            case Kind.REDUCE:
+                return lambda b, s, op: group.reduce(b[m] + o, b[n] + p, count, kind, op, root, s)
+            case Kind.BROADCAST:
+                return lambda b, s, op: group.broadcast(b[m] + o, b[n] + p, count, kind, root, s)
+            case Kind.ALLGATHER if alike:
+                return lambda b, s, op: group.all_gather(b[m] + o, b[n] + p, counts[0], kind, s)
+            case Kind.REDUCE_SCATTER if alike:
+                return lambda b, s, op: group.reduce_scatter(b[m] + o, b[n] + p, counts[0], kind, op, s)
+            case Kind.ALLGATHER:
+                return self._unequal_gather(group, (m, o), (n, p), counts)
+            case Kind.REDUCE_SCATTER:
+                return self._unequal_scatter(group, (m, o), (n, p), counts)
+            case Kind.GATHER:
+                gives = [(root, (m, o), counts[me])]
+                takes = self._blocks((n, p), counts) if me == root else []
+                return self._messages(group, gives, takes)
+            case Kind.SCATTER:
+                gives = self._blocks((m, o), counts) if me == root else []
+                return self._messages(group, gives, [(root, (n, p), counts[me])])
+            case Kind.ALLTOALL:
+                size = len(call.members)
+                rows = counts[me * size : (me + 1) * size]
+                return self._messages(
+                    group, self._blocks((m, o), rows), self._blocks((n, p), counts[me::size])
+                )
+        raise TypeError(f"NCCL has no {call.kind.value}")
+
+    def _unequal_gather(
+        self, group: NcclGroup, source: Address, target: Address, counts: list[int]
+    ) -> Action:
+        blocks, me, kind = self._blocks(target, counts), group.index, self._kind
+
+        def gather(bases: Bases, stream: int, operator: int) -> None:
+            with group.together():
+                for member, (memory, offset), count in blocks:
+                    to = bases[memory] + offset
+                    origin = bases[source[0]] + source[1] if member == me else to
+                    group.broadcast(origin, to, count, kind, member, stream)
+
+        return gather
+
+    def _unequal_scatter(
+        self, group: NcclGroup, source: Address, target: Address, counts: list[int]
+    ) -> Action:
+        blocks, me, kind = self._blocks(source, counts), group.index, self._kind
+
+        def scatter(bases: Bases, stream: int, operator: int) -> None:
+            with group.together():
+                for member, (memory, offset), count in blocks:
+                    origin = bases[memory] + offset
+                    to = bases[target[0]] + target[1] if member == me else origin
+                    group.reduce(origin, to, count, kind, operator, member, stream)
+
+        return scatter
+
+    def _blocks(self, begin: Address, counts: list[int]) -> list[tuple[int, Address, int]]:
+        """Each member's block where it has one: member, address, count."""
+        size = self._itemsize // self._width
+        starts = [0, *accumulate(counts)]
+        return [
+            (member, (begin[0], begin[1] + starts[member] * size), count)
+            for member, count in enumerate(counts)
+            if count
+        ]
+
+    def _messages(
+        self,
+        group: NcclGroup,
+        gives: list[tuple[int, Address, int]],
+        takes: list[tuple[int, Address, int]],
+    ) -> Action:
+        """Blocks sent to members and received from members; the own one is copied."""
+        me, kind = group.index, self._kind
+        size = self._itemsize // self._width
+        own = [(one[1], other[1], one[2]) for one in gives for other in takes if one[0] == other[0] == me]
+
+        def exchange(bases: Bases, stream: int, operator: int) -> None:
+            for (m, o), (n, p), count in own:
+                if bases[m] + o != bases[n] + p:
+                    on_device(bases[n] + p, bases[m] + o, count * size, stream)
+            with group.together():
+                for member, (memory, offset), count in gives:
+                    if member != me:
+                        group.send(bases[memory] + offset, count, kind, member, stream)
+                for member, (memory, offset), count in takes:
+                    if member != me:
+                        group.receive(bases[memory] + offset, count, kind, member, stream)
+
+        return exchange
+
+
+def _length(place: Place) -> int:
+    return place.stop - place.start

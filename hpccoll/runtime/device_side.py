@@ -1,0 +1,300 @@
+"""The device side of a communicator: its NCCL groups, and what the kinds of calls made so far become.
+
+The first call of a kind (collective, dtype, operator, count, root, plan) is agreed by all ranks as on the
+host, before anything is enqueued; its communicators are made then, on the calling thread, in the order of the
+plan's steps.  Later calls of that kind are enqueued at once: the ranks do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll import unique_id
+from hpccoll.arrays.device import Home, home_of, ordinal_at
+from hpccoll.calls import Call
+from hpccoll.config import Config
+from hpccoll.errors import ResourceError
+from hpccoll.memory import device as memory
+from hpccoll.ops.on_device import SCALED, Travel, travel
+from hpccoll.plans.catalogue import make_plan, names, recipe_of
+from hpccoll.plans.collective import SCANS, Collective
+from hpccoll.plans.hazards import IN_PLACE
+from hpccoll.plans.lower import lower
+from hpccoll.plans.select import CHUNKS
+from hpccoll.plans.steps import NATIVE, Plan
+from hpccoll.runtime.device_program import DeviceProgram
+from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
+from hpccoll.topology.agreement import gather
+from hpccoll.topology.gpus import identity
+from hpccoll.topology.layout import Layout
+from hpccoll.topology.notation import format_ranks
+from hpccoll.transports import nccl
+from hpccoll.transports.base import Array
+from hpccoll.transports.nccl import NcclGroup
+
+# Below so many bytes a chunk does not fill a network, and its launch costs more than overlap gains.
+CHUNK_BYTES = 4 * 1024 * 1024
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ByNccl:
+    """A kind of call that NCCL does: its program, and how elements travel."""
+
+    program: DeviceProgram
+    travel: Travel
+
+
+class DeviceSide:
+    """Made, collectively, with the first call on device arrays; `home` and `address` are of one of them.
+
+    `reason`: empty where NCCL is used, else why all ranks' calls go over the host.
+    """
+
+    def __init__(
+        self, private: MPI.Intracomm, layout: Layout, config: Config, home: Home, address: int
+    ) -> None:
+        self._private = private
+        self._rank, self._size = private.rank, private.size
+        self._layout = layout
+        self._config = config
+        self._groups: dict[tuple[int, ...], NcclGroup] = {}
+        self._made: set[Groups] = set()
+        self.device = Device(ordinal_at(address) if home.device is None else home.device)
+        self.reason = self._agree_on_path()
+        with self.device:
+            self._network = self.device.stream()
+            self.own_stream = self.device.stream()
+        self.kept = Kept(self.device)
+        self.pinned = PinnedPool()
+
+    def _agree_on_path(self) -> str:
+        """Raises: ResourceError on all ranks, when `device_path` asks for NCCL and it cannot be used."""
+        missing = nccl.available()
+        facts = {
+            "host": socket.gethostname(),
+            "device": identity(self.device.ordinal),
+            "missing": missing,
+            "version": 0 if missing else nccl.version(),
+            "shares": not missing and nccl.may_share_devices(),
+        }
+        texts = gather(self._private, json.dumps(facts).encode(), self._deadline(), "devices of all ranks")
+        if self._config.device_path == "host":
+            return "device_path is host"
+        reason = why_not_nccl([json.loads(text) for text in texts])
+        if reason and self._config.device_path == "nccl":
+            raise ResourceError(f"NCCL cannot be used: {reason}", rank=self._rank)
+        if reason and self._rank == 0:
+            warnings.warn(f"collectives on device arrays go over the host: {reason}", stacklevel=2)
+        return reason
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._config.init_timeout_s
+
+    # --- kinds of calls -------------------------------------------------------------------------
+
+    def learn(self, call: Call, only: str) -> ByNccl | None:
+        """What a kind of call becomes; None where it goes over the host.  Collective.
+
+        `only`: the plan asked for by name, or empty.  Raises: as `_make_groups`.
+        """
+        how = travel(call.arithmetic, call.dtype)
+        if self.reason or call.ragged or call.collective in SCANS or how is None or self._size == 1:
+            return None
+        count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
+        plan = self._plan(Collective(call.collective, self._size, count, call.root), how, only)
+        for step in plan.steps:
+            if step.groups not in self._made:
+                self._make_groups(step.groups)
+        program = lower(plan, self._rank, all_blocks=True)
+        kind = nccl.TYPES[how.nccl]
+        return ByNccl(DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width), how)
+
+    def _plan(self, collective: Collective, how: Travel, only: str) -> Plan:
+        """NCCL's own call, unless another plan is asked for that consists of NCCL's calls."""
+        scaled = how.operator == SCALED  # whose operator is of one communicator
+        name = only if only in self.names(collective.name) and not scaled else "flat"
+        most = max(1, collective.elements * how.itemsize // max(CHUNK_BYTES, self._config.chunk_bytes))
+        chunks = max(count for count in CHUNKS if count <= most)
+        segment = max(1, collective.elements)
+        return make_plan(name, collective, self._layout, segment=segment, chunks=chunks, between=NATIVE)
+
+    def names(self, collective: str) -> tuple[str, ...]:
+        """The plans of a collective that consist of NCCL's calls."""
+        return tuple(
+            name
+            for name in names(collective, self._layout)
+            if collective not in SCANS
+            and (name == "flat" or recipe_of(collective, name, self._layout).between)
+        )
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def _make_groups(self, groups: Groups) -> None:
+        """The NCCL communicators of all groups of a step.
+
+        Raises: ResourceError, CollectiveTimeoutError, on all ranks.
+        """
+        wanted = [members for members in groups if len(members) > 1]
+        mine = next((members for members in wanted if self._rank in members), ())
+        new = bool(mine) and mine not in self._groups
+        offered = unique_id.offer(mine.index(self._rank), nccl.fresh_id) if mine else b""
+        deadline = self._deadline()
+        messages = gather(self._private, offered, deadline, "ids of NCCL communicators")
+        ids = {members: unique_id.accept([messages[rank] for rank in members]) for members in wanted}
+        failed = ""
+        if new:
+            try:
+                with self.device:
+                    self._groups[mine] = NcclGroup(
+                        ids[mine], mine, mine.index(self._rank), deadline, self._config.timeout_s
+                    )
+            except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
+                failed = str(error) or type(error).__name__
+        # Who waits in NCCL for a rank that failed is back here at the deadline.
+        said = gather(
+            self._private, failed.encode(), deadline + self._config.init_timeout_s, "NCCL communicators"
+        )
+        failures = [rank for rank, text in enumerate(said) if text]
+        if failures:
+            raise ResourceError(
+                f"no NCCL communicator: {format_ranks(failures)}: {said[failures[0]].decode()}",
+                rank=self._rank,
+                suspects=failures,
+            )
+        self._made.add(groups)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
+        """Enqueue a call, whose arrays must stay until the stream is through.
+
+        Raises: AbortedError, CollectiveTimeoutError when NCCL has failed, or does not go on.
+        """
+        program, how = kind.program, kind.travel
+        give, take = call.give, call.take.flat if call.take is not None else None
+        home = home_of(give if take is None else take)._replace(stream=stream)
+        self.order(give, stream)
+        if take is not None:
+            self.order(take, stream)
+        output = take
+        if take is None and call.collective == "broadcast":
+            output = give
+        elif take is not None and call.collective not in IN_PLACE and np.may_share_memory(give, take):
+            output = memory.empty(take.size, take.dtype, home)
+        bases = [give.ctypes.data, 0 if output is None else output.ctypes.data, 0]
+        scratch = None
+        if program.scratch_bytes:
+            scratch = memory.empty(program.scratch_bytes, np.dtype(np.uint8), home)
+            bases[2] = scratch.ctypes.data
+        if how.operator == SCALED:
+            self._enqueue_scaled(kind, call, bases, stream)
+        elif give.size or (take is not None and take.size):
+            operator = nccl.OPERATORS.get(how.operator, 0)
+            program.enqueue(bases, stream, operator, self.device, self._network)
+        if take is not None and output is not take:
+            on_device(take.ctypes.data, output.ctypes.data, take.nbytes, stream)  # type: ignore[union-attr]
+        if take is not None and how.divides and take.size:
+            memory.divide(take, self._size)
+        if take is not None:
+            call.take.unpack()  # type: ignore[union-attr]
+
+    def _enqueue_scaled(self, kind: ByNccl, call: Call, bases: list[int], stream: int) -> None:
+        (group,) = kind.program.groups
+        factor = call.arithmetic.operator.factor  # type: ignore[union-attr]
+        operator = group.scaled_sum(factor, call.dtype, nccl.TYPES[kind.travel.nccl])
+        try:
+            kind.program.enqueue(bases, stream, operator, self.device, self._network)
+        finally:
+            group.drop(operator)
+
+    def order(self, array: Array, stream: int) -> None:
+        """What comes on `stream` finds the array as its own stream leaves it."""
+        before = home_of(array).stream
+        if before != stream:
+            event = self.device.mark(before)
+            self.device.follow(stream, event)
+            self.device.give_back(event)
+
+    def look(self, kind: ByNccl) -> None:
+        """Raises AbortedError when NCCL has failed."""
+        for group in kind.program.groups:
+            group.state()
+
+    # --- end ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the communicators, in the order in which they were made.  Collective."""
+        deadline = time.monotonic() + self._config.timeout_s
+        with self.device:
+            for group in self._groups.values():
+                group.close(deadline)
+
+    def abort(self) -> None:
+        """Give the communicators up: what waits for a lost rank ends.  Local."""
+        for group in self._groups.values():
+            group.abort()
+
+    def release(self) -> None:
+        """Let go of this rank's streams and memory; local."""
+        self._groups.clear()
+        self.pinned.close()
+        self.device.close((self._network, self.own_stream))
+
+
+class PinnedPool:
+    """Pinned memory, kept between calls: making it takes a system call and more."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Pinned]] = {}
+
+    def take(self, nbytes: int) -> Pinned:
+        room = max(4096, 1 << (max(nbytes, 1) - 1).bit_length())
+        free = self._free.setdefault(room, [])
+        return free.pop() if free else Pinned(room)
+
+    def give_back(self, pinned: Pinned) -> None:
+        self._free[pinned.nbytes].append(pinned)
+
+    def close(self) -> None:
+        for free in self._free.values():
+            while free:
+                free.pop().close()
+
+
+def why_not_nccl(facts: Sequence[Mapping[str, Any]]) -> str:
+    """Empty where NCCL can be used by all ranks; else the reason, the same on all.
+
+    `facts`: of each rank its host, the UUID of its device, what is missing, NCCL's version, and whether
+    devices may be shared.
+    """
+    without = [rank for rank, fact in enumerate(facts) if fact["missing"]]
+    if without:
+        return f"{format_ranks(without)} cannot load NCCL ({facts[without[0]]['missing']})"
+    versions = {fact["version"] for fact in facts}
+    if len(versions) > 1:
+        sides = (
+            f"{version} on {format_ranks([r for r, fact in enumerate(facts) if fact['version'] == version])}"
+            for version in sorted(versions)
+        )
+        return f"NCCL has different versions: {', '.join(sides)}"
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, fact in enumerate(facts):
+        users.setdefault((fact["host"], fact["device"]), []).append(rank)
+    shared = {where: ranks for where, ranks in users.items() if len(ranks) > 1}
+    if shared and not all(fact["shares"] for fact in facts):
+        (host, device), ranks = next(iter(shared.items()))
+        return (
+            f"{format_ranks(ranks)} use the same device {device} on {host}: give each rank its own "
+            "(comm.device), or set NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 or later)"
+        )
+    return ""

@@ -1,0 +1,207 @@
+"""NCCL communicators of groups: made with a deadline, used on any stream, given up without waiting.
+
+Addresses and streams are integers; counts are elements.  Calls enqueue and return.  Communicators are
+non-blocking ones of NCCL, so that a rank that never comes ends in an error instead of a hang.  Such a
+communicator may enqueue a call after it has returned: each is waited for until it is on the stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from nccl.bindings import nccl
+
+from hpccoll.errors import AbortedError, CollectiveTimeoutError
+from hpccoll.unique_id import ID_BYTES
+
+_SUCCESS, _IN_PROGRESS = int(nccl.Result.Success), int(nccl.Result.InProgress)
+_HOST_IMMEDIATE = int(nccl.ScalarResidence.HostImmediate)
+_SLEEP_S = 50e-6
+
+TYPES: dict[str, int] = {
+    "int8": int(nccl.DataType.Int8),
+    "uint8": int(nccl.DataType.Uint8),
+    "int32": int(nccl.DataType.Int32),
+    "uint32": int(nccl.DataType.Uint32),
+    "int64": int(nccl.DataType.Int64),
+    "uint64": int(nccl.DataType.Uint64),
+    "float16": int(nccl.DataType.Float16),
+    "float32": int(nccl.DataType.Float32),
+    "float64": int(nccl.DataType.Float64),
+    "bfloat16": int(nccl.DataType.Bfloat16),
+    "float8e4m3": int(nccl.DataType.Float8e4m3),
+    "float8e5m2": int(nccl.DataType.Float8e5m2),
+}
+"""NCCL's types by the names of the table of dtypes."""
+
+OPERATORS: dict[str, int] = {
+    "SUM": int(nccl.RedOp.Sum),
+    "PROD": int(nccl.RedOp.Prod),
+    "MAX": int(nccl.RedOp.Max),
+    "MIN": int(nccl.RedOp.Min),
+}
+
+
+def version() -> int:
+    """NCCL's version as it numbers them: 23003 is 2.30.3.  Raises what loading it raises."""
+    return int(nccl.get_version())
+
+
+def fresh_id() -> bytes:
+    """A unique id that no communicator has."""
+    made = nccl.get_unique_id()  # which owns the memory
+    return ctypes.string_at(made.ptr, ID_BYTES)
+
+
+class NcclGroup:
+    """The communicator of one group, of which this rank is member `index`.
+
+    `members`: world ranks, for errors.  `patience_s`: how long NCCL may take to enqueue a call.
+    """
+
+    def __init__(
+        self, unique_id: bytes, members: Sequence[int], index: int, deadline: float, patience_s: float
+    ) -> None:
+        self._patience_s = patience_s
+        self._collecting = False
+        self.members = tuple(members)
+        self.index = index
+        config = nccl.Config()
+        config.blocking = 0
+        self.handle: Any = nccl.comm_init_rank_scalable(
+            len(members), index, 1, bytearray(unique_id), config.ptr
+        )
+        self._alive = True
+        try:
+            self._settle(deadline, "making a NCCL communicator")
+        except BaseException:
+            self.abort()
+            raise
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def all_reduce(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None:
+        nccl.all_reduce(source, target, count, kind, op, self.handle, stream)
+        self._settle_call()
+
+    def reduce(
+        self, source: int, target: int, count: int, kind: int, op: int, root: int, stream: int
+    ) -> None:
+        nccl.reduce(source, target, count, kind, op, root, self.handle, stream)
+        self._settle_call()
+
+    def broadcast(self, source: int, target: int, count: int, kind: int, root: int, stream: int) -> None:
+        nccl.broadcast(source, target, count, kind, root, self.handle, stream)
+        self._settle_call()
+
+    def all_gather(self, source: int, target: int, count: int, kind: int, stream: int) -> None:
+        """`count` elements of each member; in place where `source` is the own block of `target`."""
+        nccl.all_gather(source, target, count, kind, self.handle, stream)
+        self._settle_call()
+
+    def reduce_scatter(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None:
+        """`count` elements for each member; in place where `target` is the own block of `source`."""
+        nccl.reduce_scatter(source, target, count, kind, op, self.handle, stream)
+        self._settle_call()
+
+    @contextmanager
+    def together(self) -> Generator[None, None, None]:
+        """Calls inside are collected and start together."""
+        nccl.group_start()
+        self._collecting = True
+        try:
+            yield
+        finally:
+            self._collecting = False
+            nccl.group_end()
+            self._settle_call()
+
+    def send(self, source: int, count: int, kind: int, member: int, stream: int) -> None:
+        nccl.send(source, count, kind, member, self.handle, stream)
+        self._settle_call()
+
+    def receive(self, target: int, count: int, kind: int, member: int, stream: int) -> None:
+        nccl.recv(target, count, kind, member, self.handle, stream)
+        self._settle_call()
+
+    def scaled_sum(self, factor: Any, dtype: np.dtype[Any], kind: int) -> int:
+        """An operator that multiplies this rank's elements before they are summed; see `drop`."""
+        scalar = np.array([factor], dtype)
+        return int(nccl.red_op_create_pre_mul_sum(scalar.ctypes.data, kind, _HOST_IMMEDIATE, self.handle))
+
+    def drop(self, operator: int) -> None:
+        """Let go of an operator that `scaled_sum` made; calls under way keep it."""
+        nccl.red_op_destroy(operator, self.handle)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def state(self) -> int:
+        """What NCCL says of the communicator: 0, or 7 while something is under way.
+
+        Raises: AbortedError when it has failed on this rank or another.
+        """
+        status = int(nccl.comm_get_async_error(self.handle))
+        if status not in (_SUCCESS, _IN_PROGRESS):
+            said = nccl.get_last_error(self.handle)
+            raise AbortedError(
+                f"NCCL: {nccl.get_error_string(status)}: {said or 'no details'} "
+                f"(group of ranks {', '.join(map(str, self.members))})"
+            )
+        return status
+
+    def _settle_call(self) -> None:
+        """Until NCCL has enqueued the call: before that, the stream does not know of it.
+
+        Raises: AbortedError, and CollectiveTimeoutError when it takes longer than `patience_s`.
+        """
+        if not self._collecting and self.state() == _IN_PROGRESS:
+            self._settle(time.monotonic() + self._patience_s, "a call of the NCCL communicator")
+
+    def _settle(self, deadline: float, what: str) -> None:
+        while self.state() == _IN_PROGRESS:
+            if time.monotonic() > deadline:
+                raise CollectiveTimeoutError(
+                    f"{what} of ranks {', '.join(map(str, self.members))} is not complete at the deadline: "
+                    "one of them did not come"
+                )
+            time.sleep(_SLEEP_S)
+
+    # --- end ------------------------------------------------------------------------------------
+
+    def close(self, deadline: float) -> None:
+        """Free the communicator once its calls are done.  Collective in the group."""
+        if self._alive:
+            self._alive = False
+            nccl.comm_finalize(self.handle)
+            try:
+                self._settle(deadline, "closing a NCCL communicator")
+            except (AbortedError, CollectiveTimeoutError):
+                nccl.comm_abort(self.handle)
+                raise
+            nccl.comm_destroy(self.handle)
+
+    def abort(self) -> None:
+        """Give the communicator up: its calls end, here and, sooner or later, on the others.  Local."""
+        if self._alive:
+            self._alive = False
+            nccl.comm_abort(self.handle)
+
+
+def may_share_devices() -> bool:
+    """Whether the user lets several ranks use one device; NCCL has it since 2.30, as an experiment."""
+    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") == "1" and version() >= 23000
+
+
+def available(check: Callable[[], object] = version) -> str:
+    """Empty, or why NCCL cannot be used here."""
+    try:
+        check()
+    except Exception as error:  # whatever loading a library raises
+        return f"{type(error).__name__}: {error}"
+    return ""
