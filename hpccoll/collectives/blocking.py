@@ -39,7 +39,10 @@ class Blocking(Base):
 
         """
         self._run(
-            "allreduce", lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)), stream
+            "allreduce",
+            lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+            stream,
         )
 
     def Reduce(
@@ -51,7 +54,10 @@ class Blocking(Base):
         `MPI.IN_PLACE`.  Raises as `Allreduce`, UsageError also for a root that is no rank.
         """
         self._run(
-            "reduce", lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root), stream
+            "reduce",
+            lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root),
+            (sendbuf, recvbuf, op, root),
+            stream,
         )
 
     def Scan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
@@ -80,6 +86,7 @@ class Blocking(Base):
         self._run(
             "reduce_scatter",
             lambda where: calls.reduce_scatter_block(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
             stream,
         )
 
@@ -102,7 +109,7 @@ class Blocking(Base):
         All ranks pass as many elements of one dtype.  The root's buffer is only read.  Raises as
         `Allreduce`.
         """
-        self._run("broadcast", lambda where: calls.broadcast(where, buf, root), stream)
+        self._run("broadcast", lambda where: calls.broadcast(where, buf, root), (buf, None, root), stream)
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, stream: Any = None) -> None:
         """The root gets all ranks' blocks, in rank order.
@@ -110,7 +117,12 @@ class Blocking(Base):
         `recvbuf` counts on the root only and holds size x count elements; the root may pass `MPI.IN_PLACE` as
         `sendbuf` when its own block is in its place already.  Raises as `Allreduce`.
         """
-        self._run("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root), stream)
+        self._run(
+            "gather",
+            lambda where: calls.gather(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+            stream,
+        )
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `Gather` with blocks of different lengths, anywhere in the root's memory.
@@ -127,7 +139,12 @@ class Blocking(Base):
         `sendbuf` counts on the root only; the root may pass `MPI.IN_PLACE` as `recvbuf` and keep its
         block where it is.  Raises as `Allreduce`.
         """
-        self._run("scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root), stream)
+        self._run(
+            "scatter",
+            lambda where: calls.scatter(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+            stream,
+        )
 
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         """As `Scatter` with blocks of different lengths, given as in `Gatherv`."""
@@ -140,7 +157,12 @@ class Blocking(Base):
         `recvbuf`.  Blocks lie one after the other in C order, in a Fortran-ordered `recvbuf` along the
         last axis.  Raises as `Allreduce`.
         """
-        self._run("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf), stream)
+        self._run(
+            "allgather",
+            lambda where: calls.allgather(where, sendbuf, recvbuf),
+            (sendbuf, recvbuf, None, 0),
+            stream,
+        )
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Allgather` with blocks of different lengths, given on every rank as in `Gatherv`."""
@@ -154,7 +176,12 @@ class Blocking(Base):
 
         Messages between N nodes of L ranks: N (N-1) by the `two_level` plan, N (N-1) L by `rail`.
         """
-        self._run("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf), stream)
+        self._run(
+            "alltoall",
+            lambda where: calls.alltoall(where, sendbuf, recvbuf),
+            (sendbuf, recvbuf, None, 0),
+            stream,
+        )
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """As `Alltoall` with blocks of different lengths.

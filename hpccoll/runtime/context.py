@@ -103,7 +103,7 @@ class Context:
             self._sequence = 0
             self._areas = 0
             self._agreed = 0  # calls before this one have agreed
-            self._in_use = threading.Lock()
+            self.in_use = threading.Lock()
             self._open_control(deadline)
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
@@ -111,17 +111,21 @@ class Context:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def run(self, call: Call, timeout_s: float | None = None, stream: int | None = None) -> None:
-        """Carry out a call and wait for its end; on a device, enqueue it on `stream` or the current one.
-
-        Raises what `steps` raises, and CollectiveTimeoutError.
-        """
+    def run(self, call: Call, timeout_s: float | None = None) -> None:
+        """Carry out a call and wait for its end.  Raises what `steps` raises, and CollectiveTimeoutError."""
         with self._alone(call.collective):
-            if call.on_device:
-                self.on_devices.run(call, stream)
-                return
             sequence = self.number()
             self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+
+    def run_on_device(self, call: Call, given: tuple[Any, ...] | None, stream: int | None) -> None:
+        """Enqueue a call on device arrays on `stream` or the current one, or carry it over the host.
+
+        `given`: the caller's buffers, operator and root, by which the call is known again.
+        """
+        with self._alone(call.collective):
+            kind = self.on_devices.run(call, stream)
+            if kind is not None and given is not None and self.on_devices.replays is not None:
+                self.on_devices.replays.note(call.collective, given, call, kind)
 
     def start(self, call: Call) -> Running:
         """Begin a call that goes on while the caller does other things."""
@@ -161,7 +165,7 @@ class Context:
 
         With `wait` it raises the error of all ranks once all have come; else the others learn by and by.
         """
-        with self._in_use:
+        with self.in_use:
             sequence = self.number()
             call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
             check = self._agreement.check(sequence, call.pack(), str(error), None)
@@ -213,7 +217,7 @@ class Context:
     @contextmanager
     def _alone(self, collective: str) -> Generator[None, None, None]:
         """One thread at a time; a second one at the same time is a mistake that all ranks learn of."""
-        if not self._in_use.acquire(blocking=False):
+        if not self.in_use.acquire(blocking=False):
             error = UsageError(
                 f"{collective} was called by thread {threading.current_thread().name!r} while another thread "
                 "is in a collective of the same communicator: give each thread one of its own (Dup)"
@@ -223,7 +227,7 @@ class Context:
         try:
             yield
         finally:
-            self._in_use.release()
+            self.in_use.release()
 
     def begin(self, stages: Waits, collective: str, sequence: int) -> Running:
         """Start the stages of a call."""

@@ -19,6 +19,7 @@ from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
 from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.replay import Replays
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.gpus import choose_ordinal
 from hpccoll.transports.base import Array
@@ -39,6 +40,7 @@ class DeviceCalls:
         self._side: DeviceSide | None = None
         self._ordinal: int | None = None
         self._kinds: dict[Key, ByNccl | None] = {}
+        self.replays: Replays | None = None
 
     @property
     def side(self) -> DeviceSide:
@@ -69,8 +71,10 @@ class DeviceCalls:
             return ""
         return f"host: {self._side.reason}" if self._side.reason else "nccl"
 
-    def run(self, call: Call, stream: int | None) -> None:
+    def run(self, call: Call, stream: int | None) -> ByNccl | None:
         """Enqueue a call on a stream, by default the caller's current one; or carry it over the host.
+
+        Returns what it was taken for.
 
         Raises: as `Context.run`.
         """
@@ -79,10 +83,11 @@ class DeviceCalls:
         if kind is None:
             sequence = self._context.number()
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
-            return
+            return None
         self._enqueue(kind, call, stream)
         if stream != _stream_of(call):
             self.side.kept.until_now(stream, call)
+        return kind
 
     def start(self, call: Call) -> Running:
         """As `run`, on the communicator's own stream, behind what is on the caller's."""
@@ -155,6 +160,7 @@ class DeviceCalls:
             some = call.give if call.give.size or call.take is None else call.take.flat
             home, address = home_of(some), some.ctypes.data
             self._side = DeviceSide(context.private, context.layout, context.config, home, address)
+            self.replays = Replays(context)
         self._kinds[key] = self._side.learn(call, self._context.planner.only(call.collective))
 
     # --- over the host --------------------------------------------------------------------------
@@ -215,7 +221,7 @@ class DeviceCalls:
         """Let go of this rank's streams and memory; local."""
         if self._side is not None:
             self._side.release()
-            self._side = None
+            self._side = self.replays = None
 
 
 def _stream_of(call: Call) -> int:

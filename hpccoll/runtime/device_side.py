@@ -11,14 +11,16 @@ import json
 import socket
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from hpccoll import unique_id
+from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import Home, home_of, ordinal_at
 from hpccoll.calls import Call
 from hpccoll.config import Config
@@ -31,7 +33,7 @@ from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Plan
-from hpccoll.runtime.device_program import DeviceProgram
+from hpccoll.runtime.device_program import Action, Bases, DeviceProgram
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.gpus import identity
@@ -52,6 +54,25 @@ class ByNccl:
 
     program: DeviceProgram
     travel: Travel
+
+    def again(self, call: Call) -> Callable[[int], None] | None:
+        """What enqueues the same call on a stream; None where it is more than one call of NCCL."""
+        single, how, take = self.program.single, self.travel, call.take
+        if single is None or how.divides or how.operator == SCALED or self.program.scratch_bytes:
+            return None
+        if any(buffer.packed for buffer in call.reads) or not call.give.size:
+            return None
+        output = call.give if take is None else take.flat
+        if take is not None and (type(take) is not Buffer or take.packed):
+            return None
+        if call.collective not in IN_PLACE and np.may_share_memory(call.give, output):
+            return None
+        bases = [call.give.ctypes.data, output.ctypes.data, 0]
+        return partial(_single, single, bases, nccl.OPERATORS.get(how.operator, 0))
+
+
+def _single(action: Action, bases: Bases, operator: int, stream: int) -> None:
+    action(bases, stream, operator)
 
 
 class DeviceSide:
