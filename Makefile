@@ -21,16 +21,21 @@ VENV   := .venv$(if $(filter mpich,$(MPI)),,-$(MPI))
 EXTRAS := dev,plot$(if $(filter system,$(MPI)),,$(COMMA)$(MPI))
 READY  := $(VENV)/.ready
 RUN    := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# With packages for the GPU, for the tests on device arrays; they are large.
+DEVICES := $(VENV)/.devices
+ON_DEVICES = $(if $(filter tests,$(TESTS)),$(RUN) python -m tests.gpu --modes $(1) $(ARGS),true)
 NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all conformance lint bench docs clean
+.PHONY: help demo test test-slow test-all test-gpu mutation conformance lint bench docs clean
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
 	@echo 'make test       the tests on 1 to 4 ranks (10 minutes on 2 cores); TESTS=tests/plans for one part'
 	@echo 'make test-slow  the tests that make test leaves out: slow ones, more ranks, virtual clusters (root, iproute2)'
 	@echo 'make test-all   both'
+	@echo 'make test-gpu   the tests on device arrays: on a GPU, or on the CPU stand-in; ARGS="--modes lazy,delay,eager"'
+	@echo 'make mutation   every event between streams is taken out in turn: do the tests on device arrays see it?'
 	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      all-reduce by every algorithm, and by MPI itself, on 4 ranks as 2 nodes of 2'
@@ -41,14 +46,23 @@ help:
 demo: $(READY)
 	@$(RUN) bash examples/demo.sh
 
-test: $(READY)
+test: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.support.run $(TESTS) $(ARGS)
+	@$(call ON_DEVICES,lazy)
 
-test-slow: $(READY)
+test-slow: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.support.run $(TESTS) --only-slow $(ARGS)
+	@$(call ON_DEVICES,delay$(COMMA)eager)
 
-test-all: $(READY)
+test-all: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.support.run $(TESTS) --slow $(ARGS)
+	@$(call ON_DEVICES,lazy$(COMMA)delay$(COMMA)eager)
+
+test-gpu: $(READY) $(DEVICES)
+	@$(RUN) python -m tests.gpu $(ARGS)
+
+mutation: $(READY) $(DEVICES)
+	@$(RUN) python -m tests.gpu.mutation $(ARGS)
 
 conformance: $(READY)
 	@$(RUN) python -m tests.conformance $(ARGS)
@@ -97,4 +111,8 @@ ifeq ($(MPI),system)
 endif
 	@$(VENV)/bin/python -c 'import hpccoll._native._core' 2>/dev/null || \
 	    echo 'Note: without the C extension, hpccoll is slower.  To have it: sudo apt-get install gcc python3-dev'
+	@touch $@
+
+$(DEVICES): $(READY)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[emulation]'
 	@touch $@

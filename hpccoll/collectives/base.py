@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.device import stream_handle
+from hpccoll.arrays.device import DeviceArray, stream_handle
 from hpccoll.calls import Call, Where
 from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
@@ -244,7 +244,7 @@ class Base(_Intracomm):
         if replays is not None and given is not None and replays.again(collective, given, stream):
             return
         try:
-            call = prepare(Where(context.rank, context.size))
+            call = _prepared(prepare, context)
             handle = None if stream is None else _stream_for(call, stream)
         except Exception as error:
             # Whatever the caller's objects do when they are read: the other ranks are waiting.
@@ -259,7 +259,7 @@ class Base(_Intracomm):
         """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""
         context = self._used()
         try:
-            call = prepare(Where(context.rank, context.size))
+            call = _prepared(prepare, context)
         except Exception as error:
             context.refuse(collective, _refusal(error), wait=False)
             raise
@@ -269,7 +269,7 @@ class Base(_Intracomm):
         """As `_run`, for a call that is to be started again and again; nothing moves yet."""
         context = self._used()
         try:
-            call = prepare(Where(context.rank, context.size))
+            call = _prepared(prepare, context)
         except Exception as error:
             context.refuse(collective, _refusal(error))
             raise
@@ -298,6 +298,15 @@ class Base(_Intracomm):
             raise UsageError("this communicator is closed")
         if self == MPI.COMM_NULL:
             raise UsageError("this communicator is MPI.COMM_NULL, or was freed")
+
+
+def _prepared(prepare: Prepare, context: Context) -> Call:
+    """A call whose arguments are right."""
+    call = prepare(Where(context.rank, context.size))
+    if call.take is not None and (type(call.take.flat) is DeviceArray) is not call.on_device:
+        sides = ("a device", "the host") if call.on_device else ("the host", "a device")
+        raise UsageTypeError(f"sendbuf is on {sides[0]}, recvbuf on {sides[1]}: must be the same")
+    return call
 
 
 def _stream_for(call: Call, stream: Any) -> int:

@@ -6,7 +6,8 @@ CuPy's kernels do strided copies and divisions.  All is ordered by `Home.stream`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,7 @@ def copy(target: Array, source: Array) -> None:
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ResourceError(f"CUDA: a copy on the device failed with {status.name}")
         return
-    import cupy
-
-    with cupy.cuda.Device(home_of(target).device), cupy.cuda.ExternalStream(home_of(target).stream):
+    with _current_in_cupy(home_of(target)):
         seen_by_cupy(target)[...] = seen_by_cupy(source)
 
 
@@ -67,9 +66,32 @@ def divide(values: Array, divisor: int) -> None:
     """Values /= divisor, each element with one rounding, on the array's stream."""
     import cupy
 
-    with cupy.cuda.Device(home_of(values).device), cupy.cuda.ExternalStream(home_of(values).stream):
+    with _current_in_cupy(home_of(values)):
         seen = seen_by_cupy(values, values.dtype)
         cupy.true_divide(seen, divisor, out=seen)
+
+
+class _Handle:
+    """A stream as CuPy takes it from others."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
+@contextmanager
+def _current_in_cupy(home: Home) -> Generator[None, None, None]:
+    """Inside, CuPy works on the device and stream of some memory."""
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        stream = cupy.cuda.Stream.from_external(_Handle(home.stream))
+    else:  # before CuPy 14
+        stream = cupy.cuda.ExternalStream(home.stream)
+    with cupy.cuda.Device(home.device), stream:
+        yield
 
 
 def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
@@ -83,7 +105,9 @@ def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
             shape, strides, size = (*shape, size), (*strides, 1), 1
         dtype = np.dtype(_BY_SIZE[size])
     low, high = np.lib.array_utils.byte_bounds(array.view(np.ndarray))
-    memory = cupy.cuda.UnownedMemory(low, high - low, home_of(array).owner, home_of(array).device)
+    home = home_of(array)
+    ordinal = -1 if home.device is None else home.device  # -1: CuPy asks the driver
+    memory = cupy.cuda.UnownedMemory(low, high - low, home.owner, ordinal)
     begin = cupy.cuda.MemoryPointer(memory, array.ctypes.data - low)
     return cupy.ndarray(shape, dtype, begin, strides)
 

@@ -167,13 +167,16 @@ class Context:
         """
         with self.in_use:
             sequence = self.number()
-            call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
-            check = self._agreement.check(sequence, call.pack(), str(error), None)
-            stages = self.in_turn(sequence, check)
+            stages = self.refusal(collective, sequence, error)
             if wait:
                 self.wait(stages, collective, sequence, None)
             else:
                 self.begin(stages, collective, sequence)
+
+    def refusal(self, collective: str, sequence: int, error: UsageError) -> Waits:
+        """The stages of a call whose arguments are wrong on this rank."""
+        call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
+        return self.in_turn(sequence, self._agreement.check(sequence, call.pack(), str(error), None))
 
     def steps(self, call: Call, sequence: int) -> Waits:
         """All of a call, as a generator that yields where it would wait.

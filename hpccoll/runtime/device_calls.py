@@ -115,9 +115,10 @@ class DeviceCalls:
 
     def _block(self, running: Running, call: Call, stream: int | None) -> None:
         """A stream (by default the current one) waits for a started call."""
-        if running.event is not None:
+        event = running.event  # the worker takes it away once the call is complete
+        if event is not None:
             with self.side.device:
-                self.side.device.follow(_stream_now(call) if stream is None else stream, running.event)
+                self.side.device.follow(_stream_now(call) if stream is None else stream, event)
 
     def _enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
         try:
@@ -167,6 +168,11 @@ class DeviceCalls:
 
     def _over_host(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
+        with side.device:
+            capturing = side.device.capturing(stream)
+        if capturing:
+            error = UsageError("this call goes over the host, which a CUDA graph cannot capture")
+            yield from self._context.refusal(call.collective, sequence, error)
         room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)
         twin = replace(call, give=_host(room, give.size, give.dtype), reads=(), staged=True)
@@ -185,8 +191,6 @@ class DeviceCalls:
 
         side = self.side
         with side.device:
-            if side.device.capturing(stream):
-                raise UsageError("this call goes over the host, which a CUDA graph cannot capture")
             side.order(give, stream)
             if give.size:
                 to_host(room.address, give.ctypes.data, give.nbytes, stream)

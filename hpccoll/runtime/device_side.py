@@ -32,8 +32,9 @@ from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
-from hpccoll.plans.steps import NATIVE, Plan
+from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.device_program import Action, Bases, DeviceProgram
+from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.gpus import identity
@@ -130,6 +131,8 @@ class DeviceSide:
         """
         how = travel(call.arithmetic, call.dtype)
         if self.reason or call.ragged or call.collective in SCANS or how is None or self._size == 1:
+            return None
+        if call.arithmetic is not None and order_of(call.arithmetic, self._config) is not Order.ANY:
             return None
         count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
         plan = self._plan(Collective(call.collective, self._size, count, call.root), how, only)

@@ -41,10 +41,12 @@ class Replays:
         known = self._known.get(key)
         if known is None or self._context.broken is not None:
             return False
+        if stream is not None and stream_handle(stream) != found:
+            return False  # that stream must first wait for the arrays'
         if not self._lock.acquire(blocking=False):
             return False  # two threads in one communicator, of which the other way tells
         try:
-            known[0](found if stream is None else stream_handle(stream))
+            known[0](found)
             self._tally[known[1]] += 1
         except BaseException as error:
             self._context.failed(error, collective, -1, None)

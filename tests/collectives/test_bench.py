@@ -307,13 +307,13 @@ def test_an_error_in_the_middle_is_reported_with_the_rows_before(json_path: str)
 
 
 def test_memory_limits_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpccoll.cli.bench.facts._available_bytes", lambda: COMM.size * 5 * 4096)
+    monkeypatch.setattr("hpccoll.cli.bench.kinds._available_bytes", lambda: COMM.size * 5 * 4096)
     sweep, status, text = faulty("", "allreduce -b 1K -e 1M -f 4 -n 1 -M 1")
     assert [row.case.nbytes for row in sweep.outcome.rows] == [1024, 4096]
     assert status == 0
     if COMM.rank == 0:
         assert "# Reducing maxBytes to 4096 due to memory limitation" in text
         assert "# Memory usage         : buffers" in text
-    monkeypatch.setattr("hpccoll.cli.bench.facts._available_bytes", lambda: 0)
+    monkeypatch.setattr("hpccoll.cli.bench.kinds._available_bytes", lambda: 0)
     with pytest.raises(hpccoll.UsageError, match="1024 bytes do not fit into memory"):
         faulty("", "allreduce -b 1K -e 1K")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import fetch
-from tests.conformance.fetch import Source, UnavailableError, unpacked
+from tests.conformance.fetch import unpacked
+from tests.support.packages import Source, UnavailableError, files_of
 
 METADATA = "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -60,6 +61,33 @@ def test_what_cannot_be_reached_is_unavailable(wheel: Source, tmp_path: Path) ->
         unpacked(wheel)
 
 
+def test_a_source_archive_is_fetched_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "FOLDER", tmp_path / "cache")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    ran = tmp_path / "ran"
+    content = {
+        "setup.py": f"open({str(ran)!r}, 'w')\n",
+        "PKG-INFO": METADATA,
+        "pyproject.toml": """[build-system]
+            requires = ["nothing-there"]
+            build-backend = "setuptools.build_meta"
+        """,
+    }
+    path = tmp_path / "demo-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in content.items():
+            member = tarfile.TarInfo(f"demo-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    folder = unpacked(Source("demo==1.0", path.name, digest, is_inert=True))
+    assert (folder / "demo-1.0" / "PKG-INFO").read_text() == METADATA
+    assert not ran.exists()
+
+
 def sources(path: Path, *members: tarfile.TarInfo) -> Path:
     """A tar archive of empty members."""
     with tarfile.open(path, "w:gz") as archive:
@@ -72,14 +100,14 @@ def test_links_are_left_out(tmp_path: Path) -> None:
     link, file = tarfile.TarInfo("demo/link"), tarfile.TarInfo("demo/file")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     archive = sources(tmp_path / "demo.tar.gz", link, file)
-    assert [str(path) for path, _ in fetch._files(archive, is_wheel=False)] == ["demo/file"]
+    assert [str(path) for path, _ in files_of(archive, is_wheel=False)] == ["demo/file"]
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "demo/../../outside"])
 def test_a_path_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     archive = sources(tmp_path / "demo.tar.gz", tarfile.TarInfo(name))
     with pytest.raises(ValueError, match="outside of its folder"):
-        list(fetch._files(archive, is_wheel=False))
+        list(files_of(archive, is_wheel=False))
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("", False), ("0", False)])

@@ -84,7 +84,10 @@ def test_flags_without_meaning_are_refused_with_the_reason(flags: tuple[str, str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--device cuda", "--device is 'cuda': must be cpu"),
+        ("--device gpu", "--device is 'gpu': must be cpu or cuda"),
+        ("--device cuda --reproducible", "--device cuda and --reproducible"),
+        ("--device cuda --per-level", "--device cuda and --per-level"),
+        ("--device cuda --link-gbs 25", "--device cuda and --per-level"),
         ("-b 4K -e 1K", "--minbytes 4K is more than --maxbytes 1K"),
         ("-b seven", "--minbytes: "),
         ("-i 0", "-i/--stepbytes is 0: must be above 0"),
@@ -154,6 +157,14 @@ def test_variables_of_nccl_tests() -> None:
         parsed(environ={"NCCL_TESTS_MIN_BW": "fast"})
     with pytest.raises(UsageError, match="NCCL_TESTS_SPLIT"):
         parsed(environ={"NCCL_TESTS_SPLIT": "MOD 2"})
+
+
+def test_where_arrays_are() -> None:
+    assert (parsed().device, parsed().on_device) == ("cpu", False)
+    options = parsed("--device cuda --compare --nonblocking -z 2")
+    assert (options.device, options.on_device) == ("cuda", True)
+    with pytest.raises(UsageError, match="--device cuda: barrier has no arrays"):
+        parsed("--device cuda", operation="barrier")
 
 
 def test_a_barrier_has_no_sizes() -> None:

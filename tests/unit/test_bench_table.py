@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -325,3 +326,71 @@ def test_barriers_are_where_they_should_be(blocking: int, each: bool, trace: str
     assert block.calls == 6
     assert block.elapsed_s > 0
     assert len(block.each_s) == (3 if each or blocking in (1, 3) else 0)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "each", "trace"),
+    [
+        (0, False, "sBccccccs"),
+        (0, True, "sBccsccsccs"),
+        (1, False, "sBcsBcsBcsBcsBcsBcsB"),
+        (2, False, "sBcscscscscscs"),
+        (3, False, "sBccsBccsBccsB"),
+    ],
+)
+def test_calls_that_only_enqueue_are_waited_for(blocking: int, each: bool, trace: str) -> None:
+    seen: list[str] = []
+
+    def settle() -> None:
+        seen.append("s")
+        time.sleep(0.002)
+
+    block = time_block(
+        lambda: seen.append("c"),
+        lambda: seen.append("B"),
+        iterations=3,
+        calls=2,
+        blocking=blocking,
+        each=each,
+        settle=settle,
+    )
+    assert "".join(seen) == trace
+    waits_inside = trace.count("s") - 1
+    assert block.elapsed_s > 0.002 * waits_inside
+    if blocking in (0, 3):  # the time to enqueue is without the waits
+        assert 0 < block.cpu_s < block.elapsed_s - 0.0015 * waits_inside
+
+
+def test_a_table_of_device_arrays() -> None:
+    devices = tuple(replace(one, device=one.local_rank, address="0000:0a:00.0") for one in FACTS.ranks)
+    facts = replace(FACTS, ranks=devices, nccl_version=23203, notes=("Arrays on devices travel by nccl",))
+    lines = list(title_lines(options("--device cuda --compare -z 2"), facts))
+    assert lines[0].endswith(" nccl-library=23203")
+    assert "nGpus 1 " in lines[2]
+    assert any(line.endswith(", nccl: a plain call of nccl4py") for line in lines)
+    assert "# Arrays on devices travel by nccl" in lines
+    assert "# Blocking Enabled: each call is waited for" in lines
+    assert lines[-1].endswith("local rank  1 device  1 [0000:0a:00.0] a processor")
+    assert not any("per-level" in line for line in lines)
+
+
+@pytest.mark.parametrize("processor", ["NVIDIA H100", "NVIDIA CPU stand-in"])
+def test_json_of_device_arrays(processor: str) -> None:
+    ranks = tuple(replace(one, device=3, address="0000:0a:00.0", processor=processor) for one in FACTS.ranks)
+    facts = replace(FACTS, ranks=ranks, nccl_version=23203, notes=("a note",))
+    text = document(outcome(), options("--device cuda"), facts, args=(), environ={}, times=("a", "b"))
+    found = json.loads(text)
+    assert (found["device"], found["nccl_version"], found["notes"]) == ("cuda", 23203, ["a note"])
+    assert found["stand_in"] is ("stand-in" in processor)
+    assert found["config"]["ngpus"] == 1
+    assert found["config"]["devices"][0] | {"pid": 0} == {
+        "rank": 0,
+        "group": 0,
+        "pid": 0,
+        "hostname": "host",
+        "device": 3,
+        "device_hex": "0000:0a:00.0",
+        "device_info": processor,
+        "node": 0,
+        "local_rank": 0,
+    }

@@ -16,6 +16,7 @@ GPU_PACKAGES = {"cuda", "cupy", "cupyx", "nccl", "pynvml", "torch"}
 GPU_ROOMS = (
     "arrays",
     "bootstrap",
+    "cli.bench.on_device",
     "memory",
     "overlap.torch",
     "runtime.streams",
@@ -23,7 +24,15 @@ GPU_ROOMS = (
     "transports.nccl",
 )
 # What imports a GPU package when it is imported itself, and what of the house may import that at once.
-DEVICE_ROOMS = ("runtime.streams", "transports.nccl", "runtime.device_program", "runtime.device_side")
+DEVICE_ROOMS = (
+    "runtime.streams",
+    "transports.nccl",
+    "runtime.device_program",
+    "runtime.device_side",
+    "cli.bench.on_device.buffers",
+    "cli.bench.on_device.cuda",
+    "cli.bench.on_device.plain",
+)
 DEVICE_MODULES = tuple(f"hpccoll.{room}" for room in DEVICE_ROOMS)
 
 

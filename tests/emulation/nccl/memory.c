@@ -1,0 +1,148 @@
+/* Operators of the caller, memory from NCCL, registration of buffers. */
+#include "nccl_standin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Handles differ between communicators, so that one that is used with another is noticed. */
+static int new_handle(void)
+{
+    static atomic_int next = ncclNumOps + 1000;
+    return atomic_fetch_add(&next, 7);
+}
+
+static struct user_operator *find(struct ncclComm *comm, int handle)
+{
+    for (int i = 0; i < MOST_OPERATORS; i++)
+        if (comm->operators[i].used && comm->operators[i].handle == handle)
+            return &comm->operators[i];
+    return NULL;
+}
+
+ncclResult_t user_operator(struct ncclComm *comm, int handle, ncclDataType_t type, const char *where,
+                           struct operator *operator)
+{
+    struct user_operator *found = find(comm, handle);
+    if (!found) {
+        warn("%s : reduction operation %d unknown to this communicator", where, handle);
+        return ncclInvalidArgument;
+    }
+    if (found->type != type) {
+        warn("Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation");
+        return ncclInvalidArgument;
+    }
+    *operator = found->operator;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    ncclResult_t result = check_comm(comm, "ncclRedOpCreatePreMulSum");
+    if (result == ncclSuccess)
+        result = check_ready(comm);
+    if (result == ncclSuccess)
+        result = check_pointer(scalar, "ncclRedOpCreatePreMulSum", "scalar");
+    if (result != ncclSuccess)
+        return result;
+    int free_one = 0;
+    while (free_one < MOST_OPERATORS && comm->operators[free_one].used)
+        free_one++;
+    if (free_one == MOST_OPERATORS || !size_of(type)) {
+        warn("ncclRedOpCreatePreMulSum : invalid type %d, or more than %d operators", type, MOST_OPERATORS);
+        return ncclInternalError;
+    }
+    struct user_operator *made = &comm->operators[free_one];
+    *made = (struct user_operator){.used = true, .handle = new_handle(), .type = type,
+                                   .operator = {.reduction = SUM, .scales = true}};
+    if (residence == ncclScalarHostImmediate)
+        memcpy(&made->operator.scalar, scalar, size_of(type));
+    else
+        made->operator.scalar_at = scalar;
+    *op = (ncclRedOp_t)made->handle;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+    int handle = (int)op;
+    if (handle >= 0 && handle < ncclNumOps) {
+        warn("ncclRedOpDestroy : operator is a NCCL builtin.");
+        return ncclInvalidArgument;
+    }
+    if (handle < 0) {
+        warn("ncclRedOpDestroy :  operator is garbage.");
+        return ncclInvalidArgument;
+    }
+    if (!comm || comm->magic != COMM_MAGIC) {
+        warn("ncclRedOpDestroy : invalid communicator passed.");
+        return ncclInvalidArgument;
+    }
+    struct user_operator *found = find(comm, handle);
+    if (!found) {
+        warn("ncclRedOpDestroy : operator unknown to this communicator.");
+        return ncclInvalidArgument;
+    }
+    found->used = false;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemAlloc(void **pointer, size_t bytes)
+{
+    ncclResult_t result = check_pointer(pointer, "ncclMemAlloc", "ptr");
+    if (result != ncclSuccess)
+        return result;
+    *pointer = NULL;
+    if (!bytes)
+        return ncclSuccess;
+    CUdeviceptr address = 0;
+    if (cuMemAlloc(&address, bytes) != CUDA_SUCCESS) {
+        warn("Cuda failure: ncclMemAlloc of %zu bytes", bytes);
+        return ncclUnhandledCudaError;
+    }
+    *pointer = (void *)(uintptr_t)address;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *pointer)
+{
+    ncclResult_t result = check_pointer(pointer, "ncclMemFree", "ptr");
+    if (result != ncclSuccess)
+        return result;
+    return cuMemFree((CUdeviceptr)(uintptr_t)pointer) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/* Registration changes no result; what must be right is that it is undone once, with the same communicator. */
+struct registration { struct ncclComm *comm; void *buffer; };
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
+{
+    ncclResult_t result = check_comm(comm, "ncclCommRegister");
+    if (result == ncclSuccess)
+        result = check_pointer(handle, "ncclCommRegister", "handle");
+    if (result != ncclSuccess)
+        return result;
+    *handle = NULL;
+    if (!standin_host_view((CUdeviceptr)(uintptr_t)buffer, bytes)) {
+        warn("ncclCommRegister : buff %p is not a valid pointer", buffer);
+        return ncclInvalidArgument;
+    }
+    struct registration *made = malloc(sizeof *made);
+    *made = (struct registration){comm, buffer};
+    *handle = made;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+    struct registration *made = handle;
+    ncclResult_t result = check_comm(comm, "ncclCommDeregister");
+    if (result != ncclSuccess || !made)
+        return result;
+    if (made->comm != comm) {
+        warn("Deregister NULL handle, or one of another communicator");
+        return ncclInvalidArgument;
+    }
+    made->comm = NULL;
+    return ncclSuccess;
+}

@@ -1,0 +1,178 @@
+"""The order of device calls: behind what is on the caller's stream, before what comes after on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpccoll
+from tests.collectives.conftest import Make
+from tests.gpu.memory import checked, device_plans, driver, make_stream, mirror, synchronize
+from tests.support.layouts import layouts
+
+COUNT = 10_000
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+def test_a_call_reads_what_the_stream_has_written_by_then(
+    communicator: Make, layout: str, stream: int
+) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    for name in device_plans(comm, "allreduce"):
+        with comm.forced(name):
+            for turn in range(5):
+                send.view[...] = turn + comm.rank
+                send.upload_later()
+                comm.Allreduce(send, receive)
+                assert (receive.download() == turn * comm.size + sum(range(comm.size))).all(), name
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+def test_chunks_in_order(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout, chunk_bytes=4 * 1024 * 1024)
+    count = 3 * 1024 * 1024
+    send, receive = mirror(np.zeros(count, "f4"), stream), mirror(np.zeros(count, "f4"), stream)
+    for name in device_plans(comm, "allreduce"):
+        with comm.forced(name):
+            for turn in range(2):
+                send.view[...] = turn + comm.rank
+                send.upload_later()
+                comm.Allreduce(send, receive)
+                comm.Allreduce(MPI.IN_PLACE, receive)
+                wanted = comm.size * (turn * comm.size + sum(range(comm.size)))
+                assert (receive.download() == wanted).all(), name
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_stream_given_by_the_caller(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    other = make_stream()
+    for _ in range(3):
+        send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+        send.view[...] = 1 + comm.rank
+        send.upload_later()  # on the arrays' own stream, which the given one must follow
+        comm.Allreduce(send, receive, stream=other)
+        assert (receive.download(other) == sum(range(1, comm.size + 1))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_stream_given_for_known_memory(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    other = make_stream()
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    for turn in range(4):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        comm.Allreduce(send, receive, stream=other)
+        assert (receive.download(other) == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+def test_a_started_call_is_behind_the_callers_stream(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    for turn in range(4):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        comm.Iallreduce(send, receive).Wait()
+        found = receive.download(comm._context.on_devices.side.own_stream)
+        assert (found == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+def test_a_stream_waits_for_a_started_call(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    for turn in range(4):
+        send.view[...] = turn + comm.rank
+        send.upload()
+        request = comm.Iallreduce(send, receive)
+        request.block_stream(None if turn % 2 else stream)
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+        request.Wait()
+        request.block_stream()  # complete: nothing to wait for
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_calls_over_the_host_keep_the_order_too(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.zeros(COUNT, "i2"), stream), mirror(np.zeros(COUNT, "i2"), stream)
+    for turn in range(4):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        comm.Allreduce(send, receive)
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+    request = comm.Iallreduce(send, receive)
+    request.block_stream(stream)
+    request.Wait()
+    assert (receive.download() == 3 * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_packed_arrays_keep_the_order_too(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    whole, result = np.zeros((100, 6)), np.zeros((100, 6))
+    send, receive = mirror(whole, stream), mirror(result, stream)
+    send.view, receive.view = send.view[:, ::2], receive.view[:, 1::2]
+    for turn in range(4):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        comm.Allreduce(send, receive)
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_several_communicators_on_two_streams(world: MPI.Intracomm, layout: str, stream: int) -> None:
+    other = make_stream()
+    with (
+        hpccoll.Communicator(world, layout=layout) as whole,
+        hpccoll.Communicator(world.Split(world.rank % 2)) as half,
+        hpccoll.Communicator(world.Split(world.rank // 2), layout="") as pair,
+    ):
+        comms = (whole, half, pair)
+        buffers = [(mirror(np.ones(64), where), mirror(np.zeros(64), where)) for where in (stream, other)]
+        for turn in range(167):
+            for comm in comms:
+                send, receive = buffers[turn % 2]
+                comm.Allreduce(send, receive)
+        for (_, receive), where in zip(buffers, (stream, other), strict=True):
+            synchronize(where)
+            assert (receive.download() == pair.size).all()
+
+
+@pytest.mark.ranks(2)
+def test_no_call_over_the_host_in_a_graph(communicator: Make, stream: int) -> None:
+    comm = communicator()
+    send, receive = mirror(np.ones(8, "i2"), stream), mirror(np.zeros(8, "i2"), stream)
+    comm.Allreduce(send, receive)
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    checked(driver.cuStreamBeginCapture(stream, mode))
+    try:
+        with pytest.raises(hpccoll.UsageError, match="CUDA graph"):
+            comm.Allreduce(send, receive)
+    finally:
+        checked(driver.cuStreamEndCapture(stream))
+    comm.Allreduce(send, receive)
+    assert (receive.download() == comm.size).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_known_call_in_a_graph(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.ones(64), stream), mirror(np.zeros(64), stream)
+    comm.Allreduce(send, receive)
+    synchronize(stream)
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    checked(driver.cuStreamBeginCapture(stream, mode))
+    comm.Allreduce(send, receive)
+    graph = checked(driver.cuStreamEndCapture(stream))
+    ready = checked(driver.cuGraphInstantiate(graph, 0))
+    for turn in range(3):
+        send.view[...] = turn + comm.rank
+        send.upload()
+        checked(driver.cuGraphLaunch(ready, stream))
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+    checked(driver.cuGraphExecDestroy(ready))
+    checked(driver.cuGraphDestroy(graph))

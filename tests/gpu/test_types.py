@@ -1,0 +1,114 @@
+"""Operators and dtypes on devices: the host's answer, by NCCL or over the host."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpccoll
+from hpccoll.ops.on_device import on_device
+from hpccoll.ops.table import operator_of
+from tests.collectives.conftest import Make
+from tests.gpu.memory import mirror, perform, perform_all
+from tests.support.layouts import layouts
+from tests.support.oracle import Job
+from tests.support.oracle.elements import BOOL, NUMBERS, operator, operators
+
+FLOAT8 = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+@pytest.mark.parametrize("dtype", [*NUMBERS, BOOL], ids=str)
+def test_every_operator(communicator: Make, layout: str, stream: int, dtype: np.dtype) -> None:
+    comm = communicator(layout=layout)
+    for op in operators(dtype):
+        jobs = [Job(collective, 17, dtype, op) for collective in ("allreduce", "reduce", "reduce_scatter")]
+        perform_all(comm, jobs, stream)
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_any_dtype_is_moved(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    for code in ("i2", "c8", "M8[s]", "u2,f8", "?", "S3"):
+        for collective in ("broadcast", "allgather", "gather", "scatter", "alltoall"):
+            perform_all(comm, [Job(collective, 5, np.dtype(code))], stream)
+
+
+@layouts({"": (4,), "2+2": (4,), "3+1": (4,)})
+def test_nan_under_max_and_min(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    for values in permutations((2, np.nan, 5, 7)):
+        for op in (MPI.MAX, MPI.MIN):
+            send, receive = mirror([values[comm.rank]], stream, "f4"), mirror([0], stream, "f4")
+            comm.Allreduce(send, receive, op)
+            assert np.isnan(receive.download()).all()
+
+
+@layouts({"3+1": (4,), "": (2,)})
+def test_average_is_one_division(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    receive = mirror(np.zeros(1), stream)
+    comm.Allreduce(mirror([4.0 * (comm.rank == comm.size - 1)], stream), receive, hpccoll.AVG)
+    assert receive.download()[0] == 4 / comm.size
+    integers = mirror(np.zeros(3, int), stream)
+    comm.Allreduce(mirror(np.array([1, 2, 3]) + 2 * comm.rank, stream), integers, hpccoll.AVG)
+    wanted = sum(np.array([1, 2, 3]) + 2 * rank for rank in range(comm.size)) // comm.size
+    assert (integers.download() == wanted).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_scaled_sum_and_accumulate(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    receive = mirror(np.zeros(8, "f4"), stream)
+    for name in ("flat", "reduce_ring_broadcast"):
+        if name in comm.algorithms("allreduce"):
+            with comm.forced(name):
+                comm.Allreduce(
+                    mirror(np.full(8, 4, "f4"), stream), receive, hpccoll.scaled_sum(0.25 * (comm.rank + 1))
+                )
+            assert (receive.download() == sum(range(1, comm.size + 1))).all()
+    wide = mirror(np.zeros(2, "f8"), stream)
+    comm.Allreduce(mirror(np.ones(2, "f4"), stream), wide, hpccoll.accumulate(MPI.SUM, "float64"))
+    assert (wide.download() == comm.size).all()
+
+
+@layouts({"": (4,), "2+2": (4,), "cyclic:2+2": (4,)})
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_every_rank_gets_the_same_bits(
+    world: MPI.Intracomm, communicator: Make, layout: str, stream: int, dtype: str
+) -> None:
+    comm = communicator(layout=layout)
+    random = np.random.default_rng(comm.rank)
+    for count in (1, 7, 10_007):
+        receive = mirror(np.zeros(count, dtype), stream)
+        comm.Allreduce(mirror(random.standard_normal(count), stream, dtype), receive)
+        bits = world.allgather(receive.download().tobytes())
+        assert bits == [bits[0]] * comm.size
+
+
+@pytest.mark.ranks(2)
+def test_reproducible_sums_take_the_hosts_order(communicator: Make, stream: int) -> None:
+    comm = communicator(reproducible=True, small_bytes=0, algorithm="allreduce:fold")
+    perform(comm, Job("allreduce", 33, np.dtype("f4")), stream)
+    perform(comm, Job("allreduce", 33, np.dtype("i4")), stream)
+    assert comm.tally() == {("allreduce", "fold"): 1, ("allreduce", "flat"): 1}
+
+
+def test_the_tables_column() -> None:
+    known = {
+        ("SUM", "float32"): "NCCL", ("SUM", "bfloat16"): "NCCL", ("SUM", "complex64"): "NCCL",
+        ("SUM", "int16"): "host", ("PROD", "complex64"): "host", ("MAX", "float32"): "host",
+        ("MAX", "int32"): "NCCL", ("BAND", "int32"): "host",
+    }  # fmt: skip
+    for (name, dtype), wanted in known.items():
+        kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+        assert on_device(operator_of(operator(name)), kind) == wanted, (name, dtype)
+    assert on_device(hpccoll.AVG, np.dtype("f4")) == "NCCL, /n"
+    assert on_device(hpccoll.AVG, np.dtype("i4")) == "host"
+    for dtype in FLOAT8:
+        assert on_device(operator_of(MPI.SUM), dtype) == "host"
+    assert on_device(operator_of(MPI.SUM), np.dtype(">f4")) == "host"
