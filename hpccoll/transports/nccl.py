@@ -123,12 +123,12 @@ class NcclGroup:
             self._settle_call()
 
     def send(self, source: int, count: int, kind: int, member: int, stream: int) -> None:
+        """Inside `together`."""
         nccl.send(source, count, kind, member, self.handle, stream)
-        self._settle_call()
 
     def receive(self, target: int, count: int, kind: int, member: int, stream: int) -> None:
+        """Inside `together`."""
         nccl.recv(target, count, kind, member, self.handle, stream)
-        self._settle_call()
 
     def scaled_sum(self, factor: Any, dtype: np.dtype[Any], kind: int) -> int:
         """An operator that multiplies this rank's elements before they are summed; see `drop`."""

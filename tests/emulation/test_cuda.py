@@ -33,7 +33,10 @@ def missing() -> str | None:
     return build.missing()
 
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=f"no CUDA stand-in: {missing()}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=f"no CUDA stand-in: {missing()}"),
+]
 
 
 def case_names() -> list[str]:

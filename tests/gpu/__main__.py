@@ -1,8 +1,8 @@
 """`python -m tests.gpu [--modes lazy,delay,eager] [words for the runner]`: the tests on device arrays.
 
 On a machine without NVIDIA's driver they run on the CPU stand-in, once in each mode.  With a GPU they run on
-it: several ranks share one where there are fewer (NCCL_MULTI_RANK_GPU_ENABLE, since NCCL 2.30), at most two of
-them, since more may wait for each other's kernels.
+it: ranks share one where there are fewer (NCCL_MULTI_RANK_GPU_ENABLE, since NCCL 2.30), at most two of them,
+since more may wait for each other's kernels.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Generator
 
 import pytest
 
@@ -56,7 +55,7 @@ def stream(device: int) -> int:
 
 
 @pytest.fixture
-def own_devices(device: int) -> Generator[None, None, None]:
+def own_devices(device: int) -> None:
     """Skip where ranks share devices, which only real hardware makes them do."""
     from mpi4py import MPI
 
@@ -64,4 +63,3 @@ def own_devices(device: int) -> Generator[None, None, None]:
 
     if "STANDIN_FOLDER" not in os.environ and device_count() < MPI.COMM_WORLD.size:
         pytest.skip("real hardware with fewer devices than ranks")
-    yield

@@ -20,7 +20,8 @@ typedef enum {
 
 enum operation { PLAIN, TRANSPOSED, CONJUGATED };
 enum data_type { REAL_32 = 0, REAL_64 = 1, REAL_16 = 2, BFLOAT_16 = 14 };
-enum compute_type { COMPUTE_32 = 68, COMPUTE_32_PEDANTIC = 69, COMPUTE_64 = 70, COMPUTE_64_PEDANTIC = 71, COMPUTE_32_TF32 = 77 };
+enum compute_type { COMPUTE_32 = 68, COMPUTE_32_PEDANTIC = 69, COMPUTE_64 = 70, COMPUTE_64_PEDANTIC = 71,
+                    COMPUTE_32_TF32 = 77 };
 enum { HOST_POINTERS, DEVICE_POINTERS };
 
 struct cublasContext {

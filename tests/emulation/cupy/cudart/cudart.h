@@ -15,7 +15,7 @@ cudaError_t answer(CUresult result);                 /* kept for cudaGetLastErro
 
 /* ---- devices.c ---- */
 
-CUresult use_context(void);                          /* a context is current: the caller's, else its device's primary one */
+CUresult use_context(void);                          /* one is current: the caller's, else its device's primary one */
 CUresult primary_context(int device, CUcontext *out);
 
 static inline CUdeviceptr address(const void *pointer)

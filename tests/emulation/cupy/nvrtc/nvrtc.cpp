@@ -167,7 +167,8 @@ string quoted(const string &text)
 
 string table(const std::vector<string> &kernels)
 {
-    string text = "\nextern \"C\" {\nextern const standin_kernel standin_kernels[];\nconst standin_kernel standin_kernels[] = {\n";
+    string text = "\nextern \"C\" {\nextern const standin_kernel standin_kernels[];\n"
+                  "const standin_kernel standin_kernels[] = {\n";
     for (const string &name : kernels)
         text += "standin::kernel<&" + name + ">(" + quoted(name) + "),\n";
     return text + "{nullptr, 0, nullptr, nullptr}};\n}\n";

@@ -1,0 +1,145 @@
+"""`python -m tests.gpu.mutation [--list] [--only N,...]`: is every event between streams seen to be needed?
+
+Each event record, event wait and stream wait in hpccoll/runtime and hpccoll/transports/nccl.py is taken out
+in a copy of the package, one at a time, and the tests on device arrays run on the stand-in's lazy streams,
+where a missing wait shows as a wrong result.  A mutant that no test notices is a survivor; the status is 1
+then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.emulation.load import environment
+from tests.gpu.__main__ import SWITCH
+from tests.support.launch import REPOSITORY
+
+# Calls that order streams or wait for them: our own methods, and the driver's functions behind them.
+ORDERING = frozenset(
+    {"mark", "follow", "order", "reached", "_settle_call", "cuEventRecord", "cuStreamWaitEvent"}
+)
+FILES = ("runtime/*.py", "transports/nccl.py")
+# What can tell, the quickest first; the first failure ends a run.
+TESTS = ("tests/gpu/test_streams.py", "tests/gpu/test_results.py", "tests/gpu/test_types.py")
+LIMIT_S = 400.0
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A call that is taken out: where it is, and what stands in its place."""
+
+    path: Path
+    line: int
+    text: str
+    start: int
+    stop: int
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(REPOSITORY)}:{self.line}: {self.text}"
+
+    def apply(self, package: Path) -> None:
+        """Change the file in a copy of the package."""
+        target = package.parent / self.path.relative_to(REPOSITORY)
+        source = target.read_bytes()
+        target.write_bytes(source[: self.start] + self.instead.encode() + source[self.stop :])
+
+
+def mutants() -> Iterator[Mutant]:
+    """All of them, by file and line."""
+    for pattern in FILES:
+        for path in sorted((REPOSITORY / "hpccoll").glob(pattern)):
+            yield from _of_file(path)
+
+
+def _of_file(path: Path) -> Iterator[Mutant]:
+    source = path.read_bytes()
+    if (
+        b"hpccoll.runtime.streams" not in source
+        and b"cuda.bindings" not in source
+        and b"nccl.bindings" not in source
+    ):
+        return  # its flags and waits are those of the host
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ORDERING:
+            begin = starts[node.lineno - 1] + node.col_offset
+            end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+            yield Mutant(path, node.lineno, ast.unparse(node), begin, end, _instead(node.func.attr, node))
+
+
+def _instead(name: str, node: ast.Call) -> str:
+    """What has the value of the call without its effect."""
+    if name == "mark":  # an event that nothing was recorded in is complete
+        return f"{ast.unparse(node.func.value)}.event()"  # type: ignore[attr-defined]
+    if name == "reached":
+        return "True"
+    if name.startswith("cu"):
+        return "(_SUCCESS, None)"
+    return "None"
+
+
+def survives(mutant: Mutant) -> bool:
+    """Whether all tests pass without the call."""
+    with tempfile.TemporaryDirectory(prefix="hpccoll-mutant-") as folder:
+        for name in ("hpccoll", "tests"):
+            shutil.copytree(REPOSITORY / name, Path(folder) / name)
+        shutil.copy(REPOSITORY / "pyproject.toml", folder)
+        mutant.apply(Path(folder) / "hpccoll")
+        for test in TESTS:
+            if _fails(test, folder):
+                return False
+    return True
+
+
+def _fails(test: str, folder: str) -> bool:
+    env = {**environment(4, "lazy"), SWITCH: "1"}
+    env["PYTHONPATH"] = os.pathsep.join([folder, env["PYTHONPATH"]])
+    for ranks in "24":
+        command = [sys.executable, "-m", "tests.support.run", test, "--ranks", ranks]
+        try:
+            done = subprocess.run(
+                command, env=env, cwd=folder, capture_output=True, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return True
+        if done.returncode:
+            return True
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.mutation", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="only say which there are")
+    parser.add_argument("--only", help="numbers of mutants, with commas between")
+    options = parser.parse_args()
+    every = list(enumerate(mutants(), 1))
+    wanted = {int(number) for number in options.only.split(",")} if options.only else None
+    survivors = 0
+    for number, mutant in every:
+        if wanted is not None and number not in wanted:
+            continue
+        if options.list:
+            print(f"{number:3} {mutant}")
+            continue
+        alive = survives(mutant)
+        survivors += alive
+        print(f"{number:3} {'SURVIVES' if alive else 'seen':8} {mutant}", flush=True)
+    if not options.list:
+        print(f"{len(wanted or every)} taken out, {survivors} survivors")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
