@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from hpccoll.dtypes import ROWS
+from hpccoll.dtypes import ROWS, Row
+from hpccoll.ops.on_device import over_nccl
 from hpccoll.ops.table import PAIRS, TABLE, Operator, working_name
 
 ITSELF, BY_MPI, REFUSED = "yes", "MPI", "-"
@@ -13,6 +14,7 @@ LEGEND = (
     "float32, int64    combined and sent in that type, rounded once at the end",
     "MPI               where your MPI has a type for it",
     "-                 refused on all ranks before anything moves",
+    "over NCCL         on devices; all others go over the host",
 )
 _FIRST = ("SUM", "PROD", "scaled_sum", "AVG")
 _PAIR = "value, index"
@@ -28,7 +30,7 @@ def table() -> list[list[str]]:
     ]
     columns += [
         ["user", *(BY_MPI if row.bits is None else REFUSED for row in ROWS.values()), BY_MPI],
-        ["in NCCL", *(row.nccl or REFUSED for row in ROWS.values()), REFUSED],
+        ["over NCCL", *(_over_nccl(operators, row) for row in ROWS.values()), REFUSED],
     ]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -47,6 +49,11 @@ def markdown() -> str:
     """The table for documents."""
     head, *rows = (f"| {' | '.join(row)} |" for row in table())
     return "\n".join([head, "|" + "---|" * len(table()[0]), *rows])
+
+
+def _over_nccl(operators: list[Operator], row: Row) -> str:
+    """The operators by which NCCL combines arrays on devices; the others go over the host."""
+    return " ".join(one.name for one in operators if over_nccl(one.name, row)) or REFUSED
 
 
 def _column(operator: Operator) -> list[str]:

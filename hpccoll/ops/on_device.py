@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hpccoll.dtypes import ROWS, Row, row_of, tag
-from hpccoll.ops.table import AVG, Arithmetic, Operator
+from hpccoll.ops.table import AVG, Arithmetic
 
 SCALED = "SCALED"
 _PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -56,31 +56,26 @@ def travel(arithmetic: Arithmetic | None, dtype: np.dtype[Any]) -> Travel | None
 @lru_cache(maxsize=256)
 def _travel(name: str, dtype: np.dtype[Any]) -> Travel | None:
     row = row_of(dtype)
-    if row is None or tag(dtype) != row.name.encode():  # of this machine's byte order
+    if row is None or tag(dtype) != row.name.encode():  # not of this machine's byte order
         return None
+    return over_nccl(name, row)
+
+
+def over_nccl(name: str, row: Row) -> Travel | None:
+    """How elements of a type travel over NCCL to be combined; None where they go over the host."""
     part = ROWS[_PARTS[row.name]] if row.name in _PARTS else row
-    if part.nccl is None or (part.itemsize == 1 and part.kind == "float"):
-        return None
-    if name == AVG.name and row.kind not in ("float", "complex"):
-        return None
-    if not _agrees(name, row):
+    if part.nccl is None or (part.kind == "float" and part.itemsize == 1) or not _agrees(name, row):
         return None
     operator = {AVG.name: "SUM", "scaled_sum": SCALED}.get(name, name)
     return Travel(part.nccl, row.itemsize, row.itemsize // part.itemsize, operator, name == AVG.name)
 
 
 def _agrees(name: str, row: Row) -> bool:
-    """Whether NCCL's answer is the table's."""
+    """Whether NCCL's answer is the table's, after a division where it is an average."""
     if name in ("MIN", "MAX"):
         return row.kind in ("int", "uint")
     if row.kind == "complex":
         return name in ("SUM", AVG.name)
-    return name in ("SUM", "PROD", AVG.name) or (name == "scaled_sum" and row.kind == "float")
-
-
-def on_device(operator: Operator, dtype: np.dtype[Any]) -> str:
-    """The table's column for devices: "NCCL", "NCCL, /n" or "host"."""
-    if operator.into is not None or operator.function is not None or not operator.commutes:
-        return "host"
-    found = _travel(operator.name, dtype)
-    return "host" if found is None else "NCCL, /n" if found.divides else "NCCL"
+    if name in (AVG.name, "scaled_sum"):
+        return row.kind == "float"
+    return name in ("SUM", "PROD")

@@ -176,3 +176,20 @@ def test_a_known_call_in_a_graph(communicator: Make, layout: str, stream: int) -
         assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
     checked(driver.cuGraphExecDestroy(ready))
     checked(driver.cuGraphDestroy(graph))
+
+
+@layouts({"": (2,), "2+2": (4,)})
+@pytest.mark.parametrize("dtype", ["f4", "i2"])
+def test_a_given_stream_waits_for_both_arrays(
+    communicator: Make, layout: str, stream: int, dtype: str
+) -> None:
+    comm = communicator(layout=layout)
+    other = make_stream()
+    for turn in range(2):
+        send, receive = mirror(np.zeros(COUNT, dtype), stream), mirror(np.full(COUNT, -1, dtype), stream)
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        receive.upload_later()  # what is still to be written there must not come after the result
+        comm.Allreduce(send, receive, stream=other)
+        synchronize(other)
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from itertools import permutations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import hpccoll
-from hpccoll.ops.on_device import on_device
-from hpccoll.ops.table import operator_of
+from hpccoll.dtypes import ROWS
+from hpccoll.ops.on_device import over_nccl, travel
+from hpccoll.ops.table import arithmetic, operator_of
 from tests.collectives.conftest import Make
 from tests.gpu.memory import mirror, perform, perform_all
 from tests.support.layouts import layouts
 from tests.support.oracle import Job
-from tests.support.oracle.elements import BOOL, NUMBERS, operator, operators
-
-FLOAT8 = (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2))
+from tests.support.oracle.elements import BOOL, NUMBERS, operators
 
 
 @layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
@@ -98,17 +96,15 @@ def test_reproducible_sums_take_the_hosts_order(communicator: Make, stream: int)
     assert comm.tally() == {("allreduce", "fold"): 1, ("allreduce", "flat"): 1}
 
 
-def test_the_tables_column() -> None:
+def test_what_goes_over_nccl() -> None:
     known = {
-        ("SUM", "float32"): "NCCL", ("SUM", "bfloat16"): "NCCL", ("SUM", "complex64"): "NCCL",
-        ("SUM", "int16"): "host", ("PROD", "complex64"): "host", ("MAX", "float32"): "host",
-        ("MAX", "int32"): "NCCL", ("BAND", "int32"): "host",
+        "float32": "SUM PROD AVG scaled_sum", "bfloat16": "SUM PROD AVG scaled_sum", "complex64": "SUM AVG",
+        "int16": "", "int32": "SUM PROD MAX MIN", "uint8": "SUM PROD MAX MIN", "bool": "",
+        "float8_e4m3fn": "",
     }  # fmt: skip
-    for (name, dtype), wanted in known.items():
-        kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-        assert on_device(operator_of(operator(name)), kind) == wanted, (name, dtype)
-    assert on_device(hpccoll.AVG, np.dtype("f4")) == "NCCL, /n"
-    assert on_device(hpccoll.AVG, np.dtype("i4")) == "host"
-    for dtype in FLOAT8:
-        assert on_device(operator_of(MPI.SUM), dtype) == "host"
-    assert on_device(operator_of(MPI.SUM), np.dtype(">f4")) == "host"
+    names = ("SUM", "PROD", "AVG", "scaled_sum", "MAX", "MIN", "BAND", "LAND")
+    for dtype, wanted in known.items():
+        assert " ".join(name for name in names if over_nccl(name, ROWS[dtype])) == wanted
+    for swapped in (">f4", ">i8"):
+        how = arithmetic(operator_of(MPI.SUM), np.dtype(swapped))
+        assert travel(how, np.dtype(swapped)) is None
