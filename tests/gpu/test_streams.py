@@ -184,12 +184,31 @@ def test_a_given_stream_waits_for_both_arrays(
     communicator: Make, layout: str, stream: int, dtype: str
 ) -> None:
     comm = communicator(layout=layout)
-    other = make_stream()
-    for turn in range(2):
-        send, receive = mirror(np.zeros(COUNT, dtype), stream), mirror(np.full(COUNT, -1, dtype), stream)
+    other, third = make_stream(), make_stream()
+    for turn in range(3):
+        # In the first turn the call is on a third stream, then on that of one of the arrays.
+        theirs = (stream, third) if turn < 2 else (third, stream)
+        send, receive = (
+            mirror(np.zeros(COUNT, dtype), theirs[0]),
+            mirror(np.full(COUNT, -1, dtype), theirs[1]),
+        )
         send.view[...] = turn + comm.rank
         send.upload_later()
         receive.upload_later()  # what is still to be written there must not come after the result
-        comm.Allreduce(send, receive, stream=other)
-        synchronize(other)
+        called_on = other if turn == 0 else stream
+        comm.Allreduce(send, receive, stream=called_on)
+        synchronize(called_on)
         assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_results_of_calls_over_the_host_are_kept_until_they_are_there(
+    communicator: Make, layout: str, stream: int
+) -> None:
+    comm = communicator(layout=layout)
+    sends = [mirror(np.full(COUNT, turn + comm.rank, "i2"), stream) for turn in range(6)]
+    receives = [mirror(np.zeros(COUNT, "i2"), stream) for _ in sends]
+    for send, receive in zip(sends, receives, strict=True):
+        comm.Allreduce(send, receive)
+    for turn, receive in enumerate(receives):
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all(), turn
