@@ -206,8 +206,9 @@ def test_results_of_calls_over_the_host_are_kept_until_they_are_there(
     communicator: Make, layout: str, stream: int
 ) -> None:
     comm = communicator(layout=layout)
-    sends = [mirror(np.full(COUNT, turn + comm.rank, "i2"), stream) for turn in range(6)]
-    receives = [mirror(np.zeros(COUNT, "i2"), stream) for _ in sends]
+    streams = [stream, make_stream(), make_stream()] * 2  # which do not wait for each other
+    sends = [mirror(np.full(COUNT, turn + comm.rank, "i2"), one) for turn, one in enumerate(streams)]
+    receives = [mirror(np.zeros(COUNT, "i2"), one) for one in streams]
     for send, receive in zip(sends, receives, strict=True):
         comm.Allreduce(send, receive)
     for turn, receive in enumerate(receives):
