@@ -1,14 +1,17 @@
-"""Data-parallel training of a small neural network, in NumPy, on scikit-learn's handwritten digits.
+"""Data-parallel training of a small neural network, in NumPy or CuPy, on scikit-learn's handwritten digits.
 
     mpirun -n 4 python examples/train_digits.py
     mpirun -n 4 python examples/train_digits.py --layout 2+2 --epochs 40 --plot loss.png
+    mpirun -n 4 python examples/train_digits.py --device cuda
 
 Every rank computes the gradient of its share of each batch; hpccoll averages them, so that all ranks take
-the same step.  Any number of ranks will do: shares may differ by one image.
+the same step.  Any number of ranks will do: shares may differ by one image.  With `--device cuda` all arrays
+are CuPy's, on the GPU that `comm.device` says; the lines that compute and the calls are the same.
 
-It checks itself.  Rank 0 also trains alone on the same batches, and the loss of every epoch must agree to
-rounding; all ranks must end with the same bits in their weights; more than 95 % of the images held out must
-be recognized.  Exit status: 0 all of that holds, 1 it does not, 2 wrong arguments or something is missing.
+It checks itself.  Rank 0 also trains alone, in NumPy, on the same batches, and the loss of every epoch must
+agree to rounding; all ranks must end with the same bits in their weights; more than 95 % of the images held
+out must be recognized.  Exit status: 0 all of that holds, 1 it does not, 2 wrong arguments or something is
+missing.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from numpy.typing import NDArray
 
 import hpccoll
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]  # or CuPy's
+Module = Any  # numpy or cupy
 
 PIXELS, HIDDEN, CLASSES = 64, 128, 10
 IMAGES, TRAINING_IMAGES = 1797, 1437  # the others are held out
@@ -51,6 +55,10 @@ class Digits:
     digits: NDArray[np.int64]
     held_images: Floats
     held_digits: NDArray[np.int64]
+
+    def on(self, xp: Module) -> Digits:
+        """The same in arrays of `xp`."""
+        return Digits(*(xp.asarray(one) for one in vars(self).values()))
 
 
 def load_data(comm: hpccoll.Communicator) -> Digits:
@@ -73,14 +81,16 @@ def load_data(comm: hpccoll.Communicator) -> Digits:
 class Network:
     """64 pixels -> 128 tanh units -> softmax over 10 digits.
 
-    All weights lie in one array, all gradients in another, so that one collective moves them.
+    All weights lie in one array, all gradients in another, so that one collective moves them.  `xp`: numpy,
+    or cupy, which has the same functions for arrays on a GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, xp: Module) -> None:
+        self.xp = xp
         shapes = ((PIXELS, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
         count = sum(math.prod(shape) for shape in shapes)
-        self.weights = np.zeros(count)
-        self.gradient = np.zeros(count)
+        self.weights = xp.zeros(count)
+        self.gradient = xp.zeros(count)
         self._weights = list(_views(self.weights, shapes))
         self._gradient = list(_views(self.gradient, shapes))
 
@@ -90,33 +100,35 @@ class Network:
         self.weights[:] = 0.0
         for part in self._weights:
             if part.ndim == 2:
-                part[...] = rng.normal(scale=1 / math.sqrt(part.shape[0]), size=part.shape)
+                part[...] = self.xp.asarray(rng.normal(scale=1 / math.sqrt(part.shape[0]), size=part.shape))
 
     def forward(self, images: Floats) -> tuple[Floats, Floats]:
         """Activations of the hidden layer (n x 128), and the probability of each digit (n x 10)."""
+        xp = self.xp
         w1, b1, w2, b2 = self._weights
-        hidden = np.tanh(images @ w1 + b1)
+        hidden = xp.tanh(images @ w1 + b1)
         scores = hidden @ w2 + b2
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        scores = xp.exp(scores - scores.max(axis=1, keepdims=True))
         return hidden, scores / scores.sum(axis=1, keepdims=True)
 
-    def backward(self, images: Floats, digits: NDArray[np.int64]) -> float:
+    def backward(self, images: Floats, digits: NDArray[np.int64]) -> Floats:
         """Put the gradient of these images' summed cross entropy into `gradient`; return that sum."""
+        xp = self.xp
         hidden, probability = self.forward(images)
-        rows = np.arange(len(digits))
-        loss = -float(np.log(probability[rows, digits]).sum())
+        rows = xp.arange(len(digits))
+        loss = -xp.log(probability[rows, digits]).sum()
         probability[rows, digits] -= 1.0  # now the derivative by the scores
         by_hidden = (probability @ self._weights[2].T) * (1.0 - hidden**2)
         g1, gb1, g2, gb2 = self._gradient
-        np.matmul(images.T, by_hidden, out=g1)
+        xp.matmul(images.T, by_hidden, out=g1)
         by_hidden.sum(axis=0, out=gb1)
-        np.matmul(hidden.T, probability, out=g2)
+        xp.matmul(hidden.T, probability, out=g2)
         probability.sum(axis=0, out=gb2)
         return loss
 
     def accuracy(self, images: Floats, digits: NDArray[np.int64]) -> float:
         """The share of the images that are recognized."""
-        return float(np.mean(self.forward(images)[1].argmax(axis=1) == digits))
+        return float((self.forward(images)[1].argmax(axis=1) == digits).mean())
 
 
 def _views(flat: Floats, shapes: tuple[tuple[int, ...], ...]) -> Iterator[Floats]:
@@ -137,7 +149,11 @@ class Alone:
 
 
 class Ranks:
-    """All ranks of a communicator.  `seconds`: spent in collectives, waiting for the others included."""
+    """All ranks of a communicator.
+
+    `seconds`: spent in collectives, waiting for the others included; on a GPU, where they are enqueued behind
+    what computes the gradient, only to enqueue them.
+    """
 
     def __init__(self, comm: hpccoll.Communicator) -> None:
         self.comm, self.rank, self.size, self.seconds = comm, comm.rank, comm.size, 0.0
@@ -161,12 +177,12 @@ class History:
 
 def train(network: Network, data: Digits, epochs: int, group: Alone | Ranks) -> History:
     """Stochastic gradient descent with momentum; `group` says which share of a batch is ours."""
-    history = History()
-    velocity = np.zeros_like(network.weights)
+    history, xp = History(), network.xp
+    velocity = xp.zeros_like(network.weights)
     for epoch in range(epochs):
         begin, exchanged = time.perf_counter(), group.seconds
-        order = np.random.default_rng(epoch + 1).permutation(TRAINING_IMAGES)
-        loss = np.zeros(1)
+        order = xp.asarray(np.random.default_rng(epoch + 1).permutation(TRAINING_IMAGES))
+        loss = xp.zeros(1)
         for start in range(0, TRAINING_IMAGES, BATCH):
             batch = order[start : start + BATCH]
             # Ranks r, r + size, r + 2 size, ...: the shares of any batch differ by one image at most.
@@ -181,9 +197,9 @@ def train(network: Network, data: Digits, epochs: int, group: Alone | Ranks) -> 
             network.weights += velocity
         loss *= group.size / TRAINING_IMAGES
         group.average(loss)
+        history.loss.append(float(loss[0]))  # waits for the GPU, if there is one
         history.seconds.append(time.perf_counter() - begin)
         history.exchange_seconds.append(group.seconds - exchanged)
-        history.loss.append(float(loss[0]))
         history.accuracy.append(network.accuracy(data.held_images, data.held_digits))
     return history
 
@@ -223,6 +239,11 @@ def print_table(history: History) -> None:
 def print_plans(comm: hpccoll.Communicator, nbytes: int) -> None:
     """How the averages travel.  Every rank calls it; rank 0 prints."""
     machine = comm.machine
+    if comm.device_path:  # a call on device arrays has been made
+        if comm.rank == 0:
+            print(f"ranks: {comm.size}, nodes: {comm.node_count}, layout: {machine.layout}")
+            print(f"arrays on GPUs, which travel by {comm.device_path}")
+        return
     plans = [comm.explain("allreduce", n, dtype="float64", op=hpccoll.AVG).plan for n in (nbytes, 8)]
     if comm.rank == 0:
         print(f"ranks: {comm.size}, nodes: {comm.node_count}, layout: {machine.layout}")
@@ -259,8 +280,8 @@ def parse_arguments(rank: int) -> argparse.Namespace:
         args = parser.parse_args()
         if args.epochs < 1:
             parser.error(f"--epochs is {args.epochs}: must be at least 1")
-        if args.device == "cuda":
-            parser.error("--device cuda: arrays on GPUs are not supported yet; this example runs on the host")
+        if args.device == "cuda" and importlib.util.find_spec("cupy") is None:
+            parser.error("--device cuda: CuPy is missing; install it with: pip install 'hpccoll[cuda12]'")
         if importlib.util.find_spec("sklearn") is None:
             parser.error("scikit-learn is missing; install it with: pip install scikit-learn")
         if args.plot and importlib.util.find_spec("matplotlib") is None:
@@ -268,22 +289,41 @@ def parse_arguments(rank: int) -> argparse.Namespace:
     return args
 
 
-def train_and_check(comm: hpccoll.Communicator, epochs: int) -> tuple[History, History, bool]:
+class NoGpuError(Exception):
+    """A rank has no GPU, or no CuPy that runs."""
+
+
+def module_for(comm: hpccoll.Communicator, device: str) -> Module:
+    """The module whose arrays are on `device`; a GPU becomes the current one.  Raises NoGpuError."""
+    if device == "cpu":
+        return np
+    try:
+        ordinal = comm.device
+        import cupy
+
+        cupy.cuda.Device(ordinal).use()
+    except (hpccoll.ResourceError, ImportError) as error:
+        raise NoGpuError(f"--device cuda: {error}") from error
+    return cupy
+
+
+def train_and_check(comm: hpccoll.Communicator, xp: Module, epochs: int) -> tuple[History, History, bool]:
     """Train on all ranks, then on rank 0 alone; the two histories, and on every rank whether all is well."""
-    network = Network()
-    print_plans(comm, network.gradient.nbytes)
+    network = Network(xp)
     data = load_data(comm)
     if comm.rank == 0:
         network.initialize(seed=0)
     comm.Bcast(network.weights, root=0)
-    history, serial = train(network, data, epochs, Ranks(comm)), History()
+    print_plans(comm, network.gradient.nbytes)
+    history, serial = train(network, data.on(xp), epochs, Ranks(comm)), History()
     fingerprint = hashlib.sha256(network.weights.tobytes()).hexdigest()
     fingerprints: list[str] | None = comm.gather(fingerprint, root=0)
     good = np.ones(1, np.int64)
     if fingerprints is not None:  # on rank 0
         print_table(history)
-        network.initialize(seed=0)
-        serial = train(network, data, epochs, Alone())
+        alone = Network(np)
+        alone.initialize(seed=0)
+        serial = train(alone, data, epochs, Alone())
         wrong = check(history, serial, fingerprints)
         for reason in wrong:
             print(f"WRONG: {reason}", file=sys.stderr)
@@ -303,8 +343,9 @@ def main() -> int:
     try:
         # One BLAS thread a rank: with one per core in every rank, the ranks would fight for the cores.
         with threadpool_limits(1), hpccoll.Communicator(MPI.COMM_WORLD, **options) as comm:
-            history, serial, good = train_and_check(comm, args.epochs)
-    except hpccoll.UsageError as error:  # a wrong layout, on every rank
+            xp = module_for(comm, args.device)
+            history, serial, good = train_and_check(comm, xp, args.epochs)
+    except (hpccoll.UsageError, NoGpuError) as error:  # a wrong layout, on every rank
         if rank == 0:
             print(f"train_digits.py: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,7 @@ NumPy's own, and nothing here reads or writes an element.  No GPU package is imp
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -183,12 +183,27 @@ def ordinal_of(thing: Any) -> int | None:
 
 def current_stream(thing: Any, given: int | None) -> int:
     """The stream that is current in the library that an array is of; `given` by the array itself."""
-    library = type(thing).__module__.partition(".")[0]
-    if library == "cupy":
-        return sys.modules["cupy"].cuda.get_current_stream().ptr or LEGACY_STREAM
-    if library == "torch":
-        return sys.modules["torch"].cuda.current_stream(thing.device).cuda_stream or LEGACY_STREAM
-    return given or LEGACY_STREAM
+    kind = type(thing)
+    find = _STREAM_OF.get(kind)
+    if find is None:
+        find = _STREAM_OF[kind] = _FINDERS.get(kind.__module__.partition(".")[0], _none_of_a_library)
+    return find(thing) or given or LEGACY_STREAM
+
+
+def _of_cupy(thing: Any) -> int:
+    return int(sys.modules["cupy"].cuda.get_current_stream().ptr) or LEGACY_STREAM
+
+
+def _of_torch(thing: Any) -> int:
+    return int(sys.modules["torch"].cuda.current_stream(thing.device).cuda_stream) or LEGACY_STREAM
+
+
+def _none_of_a_library(thing: Any) -> int:
+    return 0
+
+
+_FINDERS: dict[str, Callable[[Any], int]] = {"cupy": _of_cupy, "torch": _of_torch}
+_STREAM_OF: dict[type, Callable[[Any], int]] = {}
 
 
 def stream_handle(stream: Any) -> int:

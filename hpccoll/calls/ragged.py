@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.ragged import Ragged, ragged_source, ragged_target, typed_source, typed_target
 from hpccoll.arrays.reading import block_order, memory_order, source, target
@@ -53,7 +51,7 @@ def scatterv(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     sent = ragged_source(sendbuf, "sendbuf", size, block_order(_memory(sendbuf), recvbuf))
     send, gives = sent
     if in_place(recvbuf):
-        take = Buffer(np.empty(gives[rank], send.dtype), None)
+        take = Buffer(send.room(gives[rank]), None)
     else:
         take = target(recvbuf, "recvbuf")
         same_dtype(send, take)

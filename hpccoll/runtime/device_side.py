@@ -61,15 +61,20 @@ class ByNccl:
         single, how, take = self.program.single, self.travel, call.take
         if single is None or how.divides or how.operator == SCALED or self.program.scratch_bytes:
             return None
-        if any(buffer.packed for buffer in call.reads) or not call.give.size:
+        if not all(map(_is_the_callers, call.reads)) or not call.give.size:
             return None
         output = call.give if take is None else take.flat
-        if take is not None and (type(take) is not Buffer or take.packed):
+        if take is not None and not _is_the_callers(take):
             return None
         if call.collective not in IN_PLACE and np.may_share_memory(call.give, output):
             return None
         bases = [call.give.ctypes.data, output.ctypes.data, 0]
         return partial(_single, single, bases, nccl.OPERATORS.get(how.operator, 0))
+
+
+def _is_the_callers(buffer: Buffer) -> bool:
+    """Whether elements are where the caller has them, and not in a copy of ours, which goes with the call."""
+    return type(buffer) is Buffer and buffer.owner is not None and not buffer.packed
 
 
 def _single(action: Action, bases: Bases, operator: int, stream: int) -> None:

@@ -98,7 +98,7 @@ def test_the_loss_curves_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--device", "cuda"), "--device cuda: arrays on GPUs are not supported yet"),
+        (("--device", "gpu"), "argument --device: invalid choice: 'gpu'"),
         (("--epochs", "0"), "--epochs is 0: must be at least 1"),
         (("--layout", "3+2"), 'layout "3+2" has 5 ranks'),
     ],
@@ -108,6 +108,16 @@ def test_wrong_arguments_are_told_once(arguments: tuple[str, ...], message: str)
     result = run_example(2, DIGITS, *arguments)
     assert result.returncode == 2, result
     assert (result.stdout + result.stderr).count(message) == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_machine_without_a_gpu_is_told() -> None:
+    """Whether CuPy is installed or not."""
+    pytest.importorskip("sklearn")
+    result = run_ranks(2, [DIGITS, "--device", "cuda"], timeout_s=LIMIT_S, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert result.returncode == 2, result
+    said = re.findall("--device cuda: (CuPy is missing|ranks 0, 1: no CUDA device is visible)", result.stderr)
+    assert len(said) == 1
     assert "Traceback" not in result.stderr
 
 

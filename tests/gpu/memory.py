@@ -130,6 +130,11 @@ class DeviceAttempt(Attempt):
     def arguments(self) -> tuple[Any, ...]:
         return self.job.arguments(self.comm.rank, *self._mirrors)
 
+    def renew(self, salt: int) -> None:
+        super().renew(salt)
+        for one in self._mirrors:
+            one.upload()
+
     def check(self) -> None:
         for one in self._mirrors:
             one.download()

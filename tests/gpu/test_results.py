@@ -10,9 +10,9 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.collectives.conftest import Make
-from tests.gpu.memory import Mirror, device_plans, mirror, perform, perform_all
+from tests.gpu.memory import DeviceAttempt, Mirror, device_plans, mirror, perform, perform_all
 from tests.support.layouts import layouts, on_layouts
-from tests.support.oracle import BLOCKED, COLLECTIVES, Job, every_place, every_root
+from tests.support.oracle import BLOCKED, COLLECTIVES, Job, every_place, every_root, in_line
 from tests.support.oracle.ragged import RAGGED, Ragged
 from tests.support.places import PLACES
 
@@ -45,6 +45,18 @@ def test_chunks_in_flight_between_two_streams(communicator: Make, layout: str, s
         perform_all(comm, jobs, stream)
 
 
+@layouts({"": (2, 3), "2+2": (4,)})
+def test_calls_made_again_on_the_same_memory(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    for collective in COLLECTIVES:
+        for job in every_root(every_place([Job(collective, 1003)]), comm.size):
+            attempt = DeviceAttempt(comm, job, in_line, stream)
+            for salt in range(3):
+                attempt.renew(salt)
+                attempt.call()
+                attempt.check()
+
+
 @layouts({"": (2, 3), "2+2": (4,), "3+1": (4,)})
 def test_blocks_of_different_lengths(communicator: Make, layout: str, stream: int) -> None:
     comm = communicator(layout=layout)
@@ -53,8 +65,12 @@ def test_blocks_of_different_lengths(communicator: Make, layout: str, stream: in
         if collective == "alltoallw":
             continue
         counts = tuple(range(size * size)) if collective == "alltoall" else tuple(range(size))
+        if collective == "alltoall":  # in place both directions have the same counts
+            counts = tuple(counts[max(i, j) * size + min(i, j)] for i in range(size) for j in range(size))
         for order in ("packed", "gaps", "backwards"):
-            perform(comm, Ragged(collective, counts, order=order, root=size - 1), stream)
+            jobs = [Ragged(collective, counts, order=order, root=size - 1)]
+            for job in every_place(jobs):
+                perform(comm, job, stream)
 
 
 @layouts({"": (2,), "2+2": (4,)})

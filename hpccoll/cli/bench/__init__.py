@@ -8,10 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpccoll.cli.bench.flags import configure
-from hpccoll.cli.bench.options import read
+from hpccoll.cli.bench.on_device.packages import lacking
+from hpccoll.cli.bench.options import Options, read
+from hpccoll.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hpccoll.cli.bench.kinds import Cpu
 
 __all__ = ["HELP", "NAME", "configure", "run"]
 
@@ -39,14 +46,33 @@ def run(args: argparse.Namespace) -> int:
         modes = [{"reproducible": False}, {"reproducible": True}] if options.reproducible else [{}]
         try:
             with ExitStack() as stack:
-                comms = [hpccoll.Communicator(world, **settings, **mode) for mode in modes]
-                sweep.measure(*(stack.enter_context(comm) for comm in comms))
-        except hpccoll.UsageError:
+                comms = [
+                    stack.enter_context(hpccoll.Communicator(world, **settings, **mode)) for mode in modes
+                ]
+                kind = _kind(world, comms[0], options)
+                sweep.measure(*comms, kind=kind)
+                kind.close()
+        except UsageError:
             raise
         except hpccoll.HpccollError as error:
             sweep.outcome.errors.append(f"{type(error).__name__}: {error}")
         return sweep.conclude(sys.argv)
-    except hpccoll.UsageError as error:
+    except UsageError as error:
         if world.rank == 0:
             print(f"hpccoll bench: {error}", file=sys.stderr, flush=True)
         return 2
+
+
+def _kind(world: MPI.Intracomm, comm: Any, options: Options) -> Cpu:
+    """Where arrays are to be.  Collective; raises UsageError on all ranks where that cannot be."""
+    from hpccoll.cli.bench.kinds import Cpu
+
+    if not options.on_device:
+        return Cpu(world)
+    redops = options.redops if options.operation.reduces else ()
+    told = [f"rank {rank}: {text}" for rank, text in enumerate(world.allgather(lacking(redops))) if text]
+    if told:
+        raise UsageError(f"--device cuda: {told[0]}")
+    from hpccoll.cli.bench.on_device.cuda import Cuda
+
+    return Cuda(world, comm)

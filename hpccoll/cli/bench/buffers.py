@@ -1,4 +1,8 @@
-"""Buffers with guards before and after, which tell when something wrote out of bounds."""
+"""Buffers with guards before and after, which tell when something wrote out of bounds.
+
+Data are made and checked in host memory.  Where calls take arrays in other memory (on_device/buffers.py),
+`push` and `pull` copy between the two, and `passed` is what a call gets.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,16 @@ class GuardedBuffer:
         array[...] = 0
         self._set_guards()
         return array
+
+    def passed(self, array: NDArray[Any]) -> Any:
+        """What a call gets for a view: here the view itself."""
+        return array
+
+    def push(self) -> None:
+        """Bring the present view, guards included, to where calls find it."""
+
+    def pull(self) -> None:
+        """Bring it back."""
 
     def overwritten(self) -> int:
         """How many bytes of the guards are not what they were; they are restored."""

@@ -70,8 +70,20 @@ class Contender:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is MPI's own call."""
+        """Whether it is the call that ours are compared with: MPI's own."""
         return self.algorithm == PLAIN
+
+    def does(self, case: Case, *, in_place: bool) -> bool:
+        """Whether there is such a call."""
+        return True
+
+    def is_checked(self, case: Case) -> bool:
+        """Whether it rounds as documented, so that every element of its results is known."""
+        return True
+
+    def result_start(self, case: Case, place: Place, *, in_place: bool) -> int:
+        """The first element of the receive buffer that is a result."""
+        return 0
 
     def tally(self) -> Counter[str]:
         """How many calls each plan has carried out so far."""
@@ -83,7 +95,7 @@ class Contender:
     def expected(self, case: Case) -> Taken:
         """What should carry the case out, as the communicator explains it: a ragged one with equal blocks."""
         if self.is_plain:
-            return Taken(PLAIN, PLAIN, None)
+            return Taken(str(self.algorithm), str(self.algorithm), None)
         with self.inside():
             best = self._explained(case).candidates[0]
         cost = best.cost

@@ -13,7 +13,7 @@ from hpccoll.cli.bench.operations import OPERATIONS
 
 # Flags of nccl-tests that have no meaning here, and why.
 _PER_PROCESS = "a process is one rank here: start as many as you want with mpirun -n"
-_CUDA = "it is about CUDA, and this measures host memory"
+_CUDA = "calls are made here as hpccoll makes them"
 REFUSED = {
     ("-t", "--nthreads"): _PER_PROCESS,
     ("-g", "--ngpus"): _PER_PROCESS,
@@ -39,9 +39,15 @@ _WHAT: tuple[Flag, ...] = (
     (("-o", "--op"), "OP", "sum", f"{', '.join(REDOPS)}, all"),
     (("-r", "--root"), "RANK", "0", "the root, or all"),
     (("-u", "--unalign"), "N", "0", "index of the first element"),
-    (("--algorithm",), "NAME", None, "the plan to take, or mpi: MPI's own call (default: by selection)"),
+    (
+        ("--algorithm",),
+        "NAME",
+        None,
+        "the plan to take, or what ours are compared with: mpi, MPI's own call; with --device cuda nccl, a "
+        "plain call of nccl4py (default: by selection)",
+    ),
     (("--layout",), "TEXT", None, 'virtual nodes, such as "3+1" (default: HPCCOLL_LAYOUT)'),
-    (("--device",), "KIND", "cpu", "cpu: arrays in host memory; there is no other yet"),
+    (("--device",), "KIND", "cpu", "cpu: arrays in host memory; cuda: in the memory of each rank's GPU"),
 )
 _HOW: tuple[Flag, ...] = (
     (("-n", "--iters"), "N", "20", "timed iterations"),
@@ -65,7 +71,8 @@ _HOW: tuple[Flag, ...] = (
         "0-3",
         "0",
         "1: a barrier after each call, inside the time; 3: after each iteration, outside the time; "
-        "0 and 2: none (calls on host memory always wait for their end)",
+        "0 and 2: none.  Calls on host memory always wait for their end; those on devices are enqueued, and "
+        "waited for with 1 and 2 each, with 3 in each iteration, with 0 at the end",
     ),
     (
         ("-T", "--timeout"),
@@ -75,7 +82,12 @@ _HOW: tuple[Flag, ...] = (
     ),
 )
 _SHOWN: tuple[Flag, ...] = (
-    (("-C", "--report_cputime"), "0/1", "0", "processor time of the process in the time columns"),
+    (
+        ("-C", "--report_cputime"),
+        "0/1",
+        "0",
+        "processor time of the process in the time columns; with --device cuda the time to enqueue a call",
+    ),
     (("-S", "--report_timestamps"), "0/1", "0", "a column with the time of day"),
     (("-I", "--per_iter_timing"), "0/1", "0", "columns with the spread of the iterations"),
     (("-K", "--per_iter_skip"), "N", "0", "iterations left out of the spread, the first ones"),
@@ -94,7 +106,10 @@ _SHOWN: tuple[Flag, ...] = (
         "table to standard error",
     ),
 )
-_COMPARE = "a row for every plan, and for MPI's own call, called in turn in one run"
+_COMPARE = (
+    "a row for every plan, and for MPI's own call (with --device cuda: a plain call of nccl4py), called in "
+    "turn in one run"
+)
 _NONBLOCKING = "the I... call and Wait, as one"
 _PERSISTENT = "the ..._init call once; what is timed is Start and Wait"
 _REPRODUCIBLE = (

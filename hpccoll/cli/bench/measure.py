@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.cli.bench.buffers import GuardedBuffer
 from hpccoll.cli.bench.contenders import Contender
 from hpccoll.cli.bench.elements import dtype_of
+from hpccoll.cli.bench.kinds import Cpu
+from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import Options
 from hpccoll.cli.bench.pattern import Pattern, count_wrong, fill, spoil
 from hpccoll.cli.bench.places import Blocks, Place
@@ -49,40 +50,54 @@ class Arrays:
     take: np.ndarray[Any, Any]
     keeps: bool
     takes: bool
+    in_place: bool
 
 
 class Measurement:
-    """Measures on one communicator.  `world`: the user's, for barriers and for collecting results."""
+    """Measures on one communicator.
 
-    def __init__(self, world: MPI.Intracomm, options: Options, max_bytes: int) -> None:
+    `world`: the user's, for barriers and for collecting results; `kind`: where the arrays are.
+    """
+
+    def __init__(self, world: MPI.Intracomm, options: Options, kind: Cpu, max_bytes: int) -> None:
         self._world = world
+        self._kind = kind
         self._options = options
         widest = max(dtype_of(name).itemsize for name in options.datatypes)
         nbytes = max_bytes + options.unalign * widest
-        self._send, self._take = GuardedBuffer(nbytes), GuardedBuffer(nbytes)
+        self._send, self._take = kind.buffer(nbytes), kind.buffer(nbytes)
         self._iteration = count()
         self.out_of_bounds = 0  # of this rank
 
     def rows(self, case: Case, contenders: Sequence[Contender]) -> list[Row]:
         """A row for each contender."""
         ran = [Counter[str]() for _ in contenders]
-        first: list[Half] = self._halves(case, contenders, ran, in_place=False)
-        second: list[Half | None] = [None] * len(first)
-        if case.operation.sized:
-            second = [*self._halves(case, contenders, ran, in_place=True)]
+        halves: list[list[Half | None]] = []
+        for in_place in (False, True):
+            able = [
+                index
+                for index, one in enumerate(contenders)
+                if not in_place or (case.operation.sized and one.does(case, in_place=True))
+            ]
+            measured = self._halves(
+                case, [contenders[one] for one in able], [ran[one] for one in able], in_place=in_place
+            )
+            found = dict(zip(able, measured, strict=True))
+            halves.append([found.get(index) for index in range(len(contenders))])
+        first, second = halves
         rows = []
-        for one, plans, out_of_place, in_place in zip(contenders, ran, first, second, strict=True):
+        for one, plans, outside, inside in zip(contenders, ran, first, second, strict=True):
             taken = one.taken(case, plans)
             selected = one.algorithm is None or taken.name == self._selected(case, one)
             plan = (taken.name, taken.plan, selected, taken.crossing)
-            rows.append(Row(case, out_of_place, in_place, *plan, one.reproducible))
+            rows.append(Row(case, outside, inside, *plan, one.reproducible))
         return rows
 
     def _selected(self, case: Case, one: Contender) -> str:
         """The name of the plan that selection takes, instead of this contender."""
         if one.is_plain:
             return ""
-        free = Contender(one.comm)
+        free = replace(one, algorithm=None, mode=Mode.BLOCKING)
         if not case.operation.ragged:
             return free.expected(case).name
         # Which one it is depends on all lengths, which the ranks tell each other in the call.
@@ -97,6 +112,8 @@ class Measurement:
         self, case: Case, contenders: Sequence[Contender], ran: Sequence[Counter[str]], *, in_place: bool
     ) -> list[Half]:
         """The times and wrong elements of all contenders; `ran` gets how many calls each plan made."""
+        if not contenders:
+            return []
         place = self._place(case)
         arrays = self._arrays(case, place, in_place)
         out = arrays.take[: sum(piece.length for piece in case.operation.result(place))]
@@ -135,6 +152,7 @@ class Measurement:
                         calls=options.calls,
                         blocking=options.blocking,
                         each=options.per_iteration,
+                        settle=self._kind.settle,
                     )
                 calls.blocks.append(block)
                 calls.ran.update(calls.contender.tally() - before)
@@ -172,23 +190,23 @@ class Measurement:
 
         As in nccl-tests, a wrong iteration is the last one.
         """
-        if not self._options.check or not case.operation.sized:
+        if not self._options.check or not case.operation.sized or not calls.contender.is_checked(case):
             return None
         wrong = np.zeros(1, np.int64)
         with calls.contender.inside():
             for _ in range(self._options.check):
-                wrong[0] = self._check_once(case, calls.call, arrays, place)
+                wrong[0] = self._check_once(case, calls, arrays, place)
                 self.out_of_bounds += self._overwritten()
                 self._world.Allreduce(MPI.IN_PLACE, wrong, MPI.SUM)
                 if wrong[0]:
                     break
         return int(wrong[0])
 
-    def _check_once(self, case: Case, call: Callable[[], None], arrays: Arrays, place: Place) -> int:
+    def _check_once(self, case: Case, calls: Calls, arrays: Arrays, place: Place) -> int:
         dtype, length = dtype_of(case.datatype), case.count * case.operation.units(place.size)
         pattern = Pattern(dtype, case.redop, place.size, next(self._iteration), length)
         results = []
-        end = 0
+        end = calls.contender.result_start(case, place, in_place=arrays.in_place)
         for piece in case.operation.result(place) if arrays.takes else ():
             if piece.ranks and piece.length:
                 table = pattern.expected(piece.ranks)
@@ -199,7 +217,13 @@ class Measurement:
         given = pattern.given(place.rank) if arrays.give.size else None
         if given is not None:
             fill(arrays.give, given)
-        call()
+        for buffer in (self._send, self._take):
+            buffer.push()
+        calls.call()
+        if self._kind.settle is not None:
+            self._kind.settle()
+        for buffer in (self._send, self._take):
+            buffer.pull()
         wrong = sum(count_wrong(*part) for part in results)
         if given is not None and arrays.keeps:
             wrong += count_wrong(arrays.give, given)
@@ -212,12 +236,13 @@ class Measurement:
         send = self._send.view(dtype, gives, skip)
         start = operation.in_place_start(place)
         take = self._take.view(dtype, max(takes, start + gives) if in_place else takes, skip)
-        arguments = operation.arguments(send, take, place, MPI.IN_PLACE if in_place else None)
+        ours = self._send.passed(send), self._take.passed(take)
+        arguments = operation.arguments(*ours, place, MPI.IN_PLACE if in_place else None)
         passed = [one.array if isinstance(one, Blocks) else one for one in arguments]
-        reads_send, takes_any = (any(array is one for array in passed) for one in (send, take))
+        reads_send, takes_any = (any(array is one for array in passed) for one in ours)
         give = send if reads_send or not in_place else take[start : start + gives]
         keeps = reads_send or not any(piece.ranks for piece in pieces)
-        return Arrays(arguments, give, take, keeps, takes_any)
+        return Arrays(arguments, give, take, keeps, takes_any, in_place)
 
     def _overwritten(self) -> int:
         return self._send.overwritten() + self._take.overwritten()

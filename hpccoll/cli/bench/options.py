@@ -17,7 +17,8 @@ from hpccoll.errors import UsageError
 
 AVERAGES = ("rank 0's", "the average of all ranks'", "the fastest rank's", "the slowest rank's")
 MIN_BW_VARIABLE = "NCCL_TESTS_MIN_BW"
-PLAIN = "mpi"
+DEVICES = ("cpu", "cuda")
+PLAIN, PLAIN_ON_DEVICE = "mpi", "nccl"
 _ALL_ROOTS = -1
 _MOST = 2**31 - 1
 
@@ -53,10 +54,16 @@ class Options:
     mode: Mode
     reproducible: bool
     layout: str | None
+    device: str
     per_level: bool
     link_gbs: float | None
     json: str | None
     min_bandwidth: float | None
+
+    @property
+    def on_device(self) -> bool:
+        """Arrays are in the memory of GPUs."""
+        return self.device != DEVICES[0]
 
     @property
     def sizes(self) -> Iterator[int]:
@@ -125,12 +132,15 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> 
         mode=_mode(args),
         reproducible=args.reproducible,
         layout=args.layout,
+        device=args.device,
         per_level=args.per_level or link_gbs is not None,
         link_gbs=link_gbs,
         json=args.json,
         min_bandwidth=_min_bandwidth(environ),
     )
     _check_together(args, options)
+    if options.on_device:
+        _check_on_device(options)
     return options
 
 
@@ -138,8 +148,8 @@ def _refuse(given: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     for (short, long), why in REFUSED.items():
         if given[long] is not None:
             raise UsageError(f"{short}/{long} has no meaning here: {why}")
-    if given["device"] != "cpu":
-        raise UsageError(f"--device is {given['device']!r}: must be cpu; only host memory can be measured")
+    if given["device"] not in DEVICES:
+        raise UsageError(f"--device is {given['device']!r}: must be {' or '.join(DEVICES)}")
     if environ.get("NCCL_TESTS_SPLIT") or environ.get("NCCL_TESTS_SPLIT_MASK"):
         raise UsageError("NCCL_TESTS_SPLIT is set, which has no meaning here: all ranks take part; unset it")
 
@@ -165,6 +175,15 @@ def _check_together(args: argparse.Namespace, options: Options) -> None:
         raise UsageError(f"-N 0 never ends, so that --json {options.json} would never be written")
     if options.skip and not options.per_iteration:
         raise UsageError(f"-K {options.skip} is about the spread of iterations: it needs -I 1")
+
+
+def _check_on_device(options: Options) -> None:
+    if not options.operation.sized:
+        raise UsageError(f"--device cuda: {options.operation.name} has no arrays")
+    if options.reproducible:
+        raise UsageError("--device cuda and --reproducible: that mode is about calls on host memory")
+    if options.per_level:
+        raise UsageError("--device cuda and --per-level: what NCCL sends between nodes is not known")
 
 
 def _mode(args: argparse.Namespace) -> Mode:

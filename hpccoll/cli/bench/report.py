@@ -1,8 +1,8 @@
 """The same as JSON, version 3 of nccl-tests' layout, with keys of our own beside theirs.
 
-Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `mode`, `average`, and in each
-result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level` and (with several contenders)
-`*_rounds_us`.  `okay` and flags are true or false, not words.
+Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `device`, `stand_in`, `notes`,
+`mode`, `average`, and in each result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level`
+and (with several contenders) `*_rounds_us`.  `okay` and flags are true or false, not words.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ def document(
         "start_time": times[0],
         "args": list(args),
         "env": sorted(f"{name}={value}" for name, value in environ.items() if name.startswith(_ENVIRONMENT)),
-        "nccl_version": None,
+        "nccl_version": facts.nccl_version,
         "hpccoll_version": facts.version,
         "mpi_library": facts.mpi_library,
         "mpi4py_version": facts.mpi4py,
         "layout": facts.layout,
+        "device": options.device,
+        "stand_in": facts.is_stand_in,
+        "notes": list(facts.notes),
         "mode": options.mode.value,
         "average": f"{options.average}: {AVERAGES[options.average]}",
         "config": _config(options, facts),
@@ -61,7 +64,7 @@ def _config(options: Options, facts: RunFacts) -> dict[str, Any]:
     by_factor = {"step_factor": options.step_factor}
     return {
         "nthreads": 1,
-        "ngpus": 0,
+        "ngpus": int(options.on_device),
         "minimum_bytes": options.min_bytes,
         "maximum_bytes": facts.max_bytes,
         **(by_factor if options.step_factor else {"step_bytes": options.step_bytes}),
@@ -80,8 +83,8 @@ def _config(options: Options, facts: RunFacts) -> dict[str, Any]:
                 "group": 0,
                 "pid": one.pid,
                 "hostname": one.host,
-                "device": None,
-                "device_hex": None,
+                "device": one.device,
+                "device_hex": one.address or None,
                 "device_info": one.processor,
                 "node": one.node,
                 "local_rank": one.local_rank,

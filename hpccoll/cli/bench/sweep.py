@@ -12,11 +12,12 @@ from typing import Any, TextIO
 
 from mpi4py import MPI
 
-from hpccoll.cli.bench.contenders import Contender, check_plain, operator_of
+from hpccoll.cli.bench.contenders import Contender, operator_of
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.facts import RunFacts, gather_facts
+from hpccoll.cli.bench.kinds import Cpu
 from hpccoll.cli.bench.measure import Measurement, cases
-from hpccoll.cli.bench.options import PLAIN, Options
+from hpccoll.cli.bench.options import Options
 from hpccoll.cli.bench.report import document
 from hpccoll.cli.bench.results import REPRODUCIBLE, Case, Outcome, Row, priced
 from hpccoll.cli.bench.table import (
@@ -48,25 +49,29 @@ class Sweep:
         self._stream = stream
         self._begin = _now()
         self._facts: RunFacts | None = None
+        self._kind = Cpu(world)
         self._left_out: set[str] = set()
         self._compared: list[str] = []
 
-    def measure(self, comm: Any, reproducible: Any = None) -> None:
+    def measure(self, comm: Any, reproducible: Any = None, *, kind: Cpu | None = None) -> None:
         """Measure all cases with `comm`, and one in reproducible mode if given; print rows as they come.
 
-        Collective.
+        `kind`: where the arrays are, by default in host memory.  Collective.
 
         Raises UsageError, on all ranks, for a plan, a root or a pair of operator and type that does not
         exist; HpccollError when a collective failed.
         """
         options = self._options
-        _check_algorithm(comm, options)
-        facts = self._facts = gather_facts(self._world, comm, options.max_bytes)
+        kind = self._kind = Cpu(self._world) if kind is None else kind
+        _check_algorithm(comm, kind, options)
+        facts = self._facts = gather_facts(self._world, comm, kind, options.max_bytes)
         pairs = _pairs(options)
         options.all_roots(self._world.size)
         if options.operation.sized and options.min_bytes > facts.max_bytes:
             raise UsageError(f"--minbytes: {options.min_bytes} bytes do not fit into memory")
-        measurement = Measurement(self._world, options, facts.max_bytes if options.operation.sized else 0)
+        measurement = Measurement(
+            self._world, options, kind, facts.max_bytes if options.operation.sized else 0
+        )
         self._say(title_lines(options, facts))
         self._say(column_lines(options))
         cycle = 0
@@ -95,21 +100,21 @@ class Sweep:
         self._say([row_line(row, self._options, _now())])
 
     def _contenders(self, comm: Any, reproducible: Any, case: Case) -> list[Contender]:
-        if self._options.algorithm == PLAIN:
-            return self._plain(case)
+        if self._options.algorithm == self._kind.plain_name:
+            return self._plain(comm, case)
         found = self._ours(case, comm)
         if reproducible is not None:
             found += self._ours(case, reproducible, reproducible=True)
-        return found + (self._plain(case) if self._options.compare else [])
+        return found + (self._plain(comm, case) if self._options.compare else [])
 
     def _ours(self, case: Case, comm: Any, *, reproducible: bool = False) -> list[Contender]:
         """The way asked for, or all that there are."""
         mode = self._options.mode
         if not self._options.compare:
-            return [Contender(comm, self._options.algorithm, mode, reproducible)]
+            return [self._kind.contender(comm, self._options.algorithm, mode, reproducible, case)]
         found = []
-        for name in comm.algorithms(case.operation.explained_as):
-            one = Contender(comm, name, mode, reproducible)
+        for name in self._kind.algorithms(comm, case.operation.explained_as):
+            one = self._kind.contender(comm, name, mode, reproducible, case)
             if case.operation.ragged or one.expected(case).name == name:
                 found.append(one)
             else:
@@ -122,16 +127,15 @@ class Sweep:
         what = "unequal blocks" if case.operation.ragged else f"{case.nbytes} bytes"
         self._leave_out(f"{words} {kind}", f"{words} cannot carry {what} of {kind}")
 
-    def _plain(self, case: Case) -> list[Contender]:
-        """MPI's own call, where it knows the type; it must where that one alone was asked for."""
+    def _plain(self, comm: Any, case: Case) -> list[Contender]:
+        """What ours are compared with, if it knows the case, as it must if it alone was asked for."""
         try:
-            check_plain(case, self._options.mode)
+            return [self._kind.plain(comm, self._options.mode, case)]
         except UsageError as error:
             if not self._options.compare and self._only_one_kind:
                 raise
-            self._leave_out(f"{PLAIN} {case.redop} {case.datatype}", str(error))
+            self._leave_out(f"{self._kind.plain_name} {case.redop} {case.datatype}", str(error))
             return []
-        return [Contender(self._world, PLAIN, self._options.mode)]
 
     @property
     def _only_one_kind(self) -> bool:
@@ -233,8 +237,8 @@ def _write(path: str, text: str) -> str:
     return ""
 
 
-def _check_algorithm(comm: Any, options: Options) -> None:
-    known = (*comm.algorithms(options.operation.explained_as), PLAIN)
+def _check_algorithm(comm: Any, kind: Cpu, options: Options) -> None:
+    known = (*kind.algorithms(comm, options.operation.explained_as), kind.plain_name)
     if options.algorithm is not None and options.algorithm not in known:
         raise UsageError(
             f"--algorithm is {options.algorithm!r}: on layout {comm.machine.layout} "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpccoll.cli.bench.facts import RunFacts
+from hpccoll.cli.bench.facts import RankFacts, RunFacts
 from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import AVERAGES, Options
 from hpccoll.cli.bench.results import REPRODUCIBLE, Half, Outcome, Row
-from hpccoll.cli.bench.timing import BARRIER_TIMED, BARRIER_UNTIMED
+from hpccoll.cli.bench.timing import BARRIER_TIMED, BARRIER_UNTIMED, WAITED_FOR
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _LEADING = "# %10s  %12s  %8s  %6s  %6s"
@@ -32,10 +32,13 @@ def number(value: float, width: int) -> str:
 def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
     """What comes before the table."""
     step = (options.step_factor, "factor") if options.step_factor else (options.step_bytes, "bytes")
-    yield f"# hpccoll version {facts.version} mpi4py={facts.mpi4py} mpi-library={facts.mpi_library}"
+    yield (
+        f"# hpccoll version {facts.version} mpi4py={facts.mpi4py} mpi-library={facts.mpi_library}"
+        + ("" if facts.nccl_version is None else f" nccl-library={facts.nccl_version}")
+    )
     yield f"# Collective test starting: hpccoll bench {options.operation.name}"
     yield (
-        f"# nThread 1 nGpus 0 minBytes {options.min_bytes} maxBytes {facts.max_bytes} "
+        f"# nThread 1 nGpus {int(options.on_device)} minBytes {options.min_bytes} maxBytes {facts.max_bytes} "
         f"step: {step[0]}({step[1]}) warmup iters: {options.warmup} iters: {options.iterations} "
         f"agg iters: {options.calls} validation: {options.check} graph: 0 unalign: {options.unalign}"
     )
@@ -48,22 +51,26 @@ def title_lines(options: Options, facts: RunFacts) -> Iterator[str]:
     yield f"# Time: {AVERAGES[options.average]} (-a {options.average}{default})"
     if facts.is_two_level and options.operation.sized:
         factor = options.operation.factor(len(facts.ranks))
-        yield (
-            f"# busbw: flat-equivalent, algbw x {factor:g} whatever the plan; "
-            "--per-level counts what crosses each level"
-        )
+        counted = "" if options.on_device else "; --per-level counts what crosses each level"
+        yield f"# busbw: flat-equivalent, algbw x {factor:g} whatever the plan{counted}"
     if options.compare:
-        yield "# Compared: the plans in turn, in rounds; * the one that selection takes, mpi: MPI's own call"
+        plain = "nccl: a plain call of nccl4py" if options.on_device else "mpi: MPI's own call"
+        yield f"# Compared: the plans in turn, in rounds; * the one that selection takes, {plain}"
+    yield from (f"# {note}" for note in facts.notes)
     yield "#"
     yield f"# Using ranks on layout {facts.layout}"
     for one in facts.ranks:
         yield (
             f"#  Rank {one.rank:2d} Group  0 Pid {one.pid:6d} on {one.host:>10s} node {one.node:2d} "
-            f"local rank {one.local_rank:2d} [cpu] {one.processor}"
+            f"local rank {one.local_rank:2d} {_where(one)} {one.processor}"
         )
     if facts.max_bytes < options.max_bytes:
         yield "#"
         yield f"# Reducing maxBytes to {facts.max_bytes} due to memory limitation"
+
+
+def _where(one: RankFacts) -> str:
+    return "[cpu]" if one.device is None else f"device {one.device:2d} [{one.address}]"
 
 
 def _mode_lines(options: Options) -> Iterator[str]:
@@ -81,6 +88,8 @@ def _mode_lines(options: Options) -> Iterator[str]:
 
 
 def _blocking_lines(options: Options) -> Iterator[str]:
+    if options.on_device and options.blocking == WAITED_FOR:
+        yield "# Blocking Enabled: each call is waited for"
     if options.blocking == BARRIER_TIMED:
         yield "# Blocking Enabled: barrier after each call, inside the time"
     if options.blocking == BARRIER_UNTIMED:

@@ -9,13 +9,18 @@ from math import ceil, sqrt
 from time import perf_counter, process_time
 
 # -z: a barrier of all ranks after each call, inside the time; or after each iteration, outside it.
+# Calls that only enqueue are waited for before it; with 2 each call is, without a barrier.
 BARRIER_TIMED = 1
+WAITED_FOR = 2
 BARRIER_UNTIMED = 3
 
 
 @dataclass(frozen=True)
 class Block:
-    """One rank's time for a block of calls: elapsed, of the processor, of each iteration where wanted."""
+    """One rank's time for a block of calls: elapsed, of the processor, of each iteration where wanted.
+
+    Where calls only enqueue, `cpu_s` is the time until all are enqueued, as in nccl-tests.
+    """
 
     calls: int
     elapsed_s: float
@@ -31,31 +36,53 @@ def time_block(
     calls: int,
     blocking: int = 0,
     each: bool = False,
+    settle: Callable[[], object] | None = None,
 ) -> Block:
-    """Time `iterations` times `calls` calls, after a barrier; `each` keeps every iteration's time."""
+    """Time `iterations` times `calls` calls, after a barrier; `each` keeps every iteration's time.
+
+    `settle` waits for calls that only enqueue: after all of them, or as `blocking` and `each` say.
+    """
+    if settle is not None:
+        settle()
     barrier()
-    if each or blocking in (BARRIER_TIMED, BARRIER_UNTIMED):
-        return _one_by_one(call, barrier, iterations, calls, blocking)
+    by_call = settle is not None and blocking == WAITED_FOR
+    if each or by_call or blocking in (BARRIER_TIMED, BARRIER_UNTIMED):
+        return _one_by_one(call, barrier, iterations, calls, blocking, settle)
     begin_cpu, begin = process_time(), perf_counter()
     for _ in repeat(None, iterations * calls):
         call()
     elapsed_s = perf_counter() - begin
-    return Block(iterations * calls, elapsed_s, process_time() - begin_cpu)
+    if settle is None:
+        return Block(iterations * calls, elapsed_s, process_time() - begin_cpu)
+    settle()
+    return Block(iterations * calls, perf_counter() - begin, elapsed_s)
 
 
 def _one_by_one(
-    call: Callable[[], object], barrier: Callable[[], object], iterations: int, calls: int, blocking: int
+    call: Callable[[], object],
+    barrier: Callable[[], object],
+    iterations: int,
+    calls: int,
+    blocking: int,
+    settle: Callable[[], object] | None,
 ) -> Block:
     each: list[float] = []
     cpu_s = 0.0
+    by_call = settle if blocking in (BARRIER_TIMED, WAITED_FOR) else None
+    at_end = settle if by_call is None else None
     for _ in repeat(None, iterations):
         begin_cpu, begin = process_time(), perf_counter()
         for _ in repeat(None, calls):
             call()
+            if by_call is not None:
+                by_call()
             if blocking == BARRIER_TIMED:
                 barrier()
+        enqueued = perf_counter() - begin
+        if at_end is not None:
+            at_end()
         each.append(perf_counter() - begin)
-        cpu_s += process_time() - begin_cpu
+        cpu_s += process_time() - begin_cpu if settle is None else enqueued
         if blocking == BARRIER_UNTIMED:
             barrier()
     return Block(iterations * calls, sum(each), cpu_s, tuple(each))

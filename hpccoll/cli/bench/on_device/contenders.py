@@ -1,0 +1,62 @@
+"""Ours on device arrays, by NCCL's calls or over the host; and what a plain call of NCCL's gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpi4py import MPI
+
+from hpccoll.cli.bench.contenders import Contender, Taken, operator_of
+from hpccoll.cli.bench.elements import dtype_of
+from hpccoll.cli.bench.places import Place
+from hpccoll.cli.bench.results import Case
+from hpccoll.ops.on_device import travel
+from hpccoll.ops.table import arithmetic
+from hpccoll.ops.table import operator_of as table_row
+
+OVER_HOST = ", over the host"
+_DEFAULT = "flat"  # NCCL's own call
+
+
+@dataclass(frozen=True)
+class OnDevice(Contender):
+    """`by_nccl`: the plans that consist of NCCL's calls; empty where all goes over the host."""
+
+    by_nccl: tuple[str, ...] = ()
+
+    def expected(self, case: Case) -> Taken:
+        if self.goes_over_host(case):
+            found = super().expected(case)
+            return replace(found, plan=f"{found.plan}{OVER_HOST}", crossing=None)
+        one_call = self.algorithm is None or self.algorithm not in self.by_nccl or case.redop == "mulsum"
+        name = _DEFAULT if one_call else str(self.algorithm)
+        return Taken(name, name, None)
+
+    def goes_over_host(self, case: Case) -> bool:
+        """As the library decides for a call."""
+        if not self.by_nccl or case.operation.ragged or case.operation.name in ("scan", "exscan"):
+            return True
+        if self.comm.size == 1 or case.redop is None:
+            return bool(self.comm.size == 1)
+        dtype = dtype_of(case.datatype)
+        return travel(arithmetic(table_row(operator_of(case.redop)), dtype), dtype) is None
+
+
+def addresses(name: str, arguments: tuple[Any, ...], place: Place, itemsize: int) -> tuple[int, int]:
+    """Where NCCL reads and writes, for the positional arguments of MPI's call; 0 for what a rank has not.
+
+    Blocks in place: NCCL wants a rank's own block where it is among all blocks.
+    """
+    own = place.rank * place.count * itemsize
+    if len(arguments) == 1:  # a broadcast
+        return (arguments[0].address,) * 2
+    first, second = arguments
+    if first is MPI.IN_PLACE:
+        blocks = second.address
+        if name in ("allgather", "gather"):
+            return blocks + own, blocks
+        return blocks, blocks + own if name == "reduce_scatter" else blocks
+    if second is MPI.IN_PLACE:  # the root of a scatter
+        return first.address, first.address + own
+    return (0 if first is None else first.address), (0 if second is None else second.address)
