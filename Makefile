@@ -57,6 +57,7 @@ test-slow: $(READY) $(DEVICES)
 test-all: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.support.run $(TESTS) --slow $(ARGS)
 	@$(call ON_DEVICES,lazy$(COMMA)delay$(COMMA)eager)
+	@$(if $(filter tests,$(TESTS)),$(RUN) python -m tests.gpu.mutation,true)
 
 test-gpu: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.gpu $(ARGS)

@@ -207,3 +207,14 @@ def test_two_ranks_on_one_device() -> None:
     assert strict.stdout.count("NCCL cannot be used: ranks 0, 1 use the same device GPU-") == 2
     shared = run_ranks(2, program(device="0"), timeout_s=60, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert shared.stdout.count("device 0, 3.0, nccl") == 2, shared.stderr
+
+
+@pytest.mark.ranks(2, 4)
+def test_selftest_over_each_pair_and_level(
+    world: MPI.Intracomm, device: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.topology.test_selftest import selftest
+
+    for layout in ("", "2+2") if world.size == 4 else ("",):
+        assert selftest("--layout", layout, "--device", "cuda", "-b", "10000") == 0
+        assert ("all-to-all by flat" in capsys.readouterr().out) == (world.rank == 0)

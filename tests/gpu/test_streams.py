@@ -45,6 +45,18 @@ def test_chunks_in_order(communicator: Make, layout: str, stream: int) -> None:
                 assert (receive.download() == wanted).all(), name
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("default", [0, 1, 2], ids=["default", "legacy", "per thread"])
+def test_the_streams_that_are_always_there(communicator: Make, device: int, default: int) -> None:
+    comm = communicator()
+    send, receive = mirror(np.zeros(COUNT), default), mirror(np.zeros(COUNT), default)
+    for turn in range(20):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        comm.Allreduce(send, receive)
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+
+
 @layouts({"": (2,), "2+2": (4,)})
 def test_a_stream_given_by_the_caller(communicator: Make, layout: str, stream: int) -> None:
     comm = communicator(layout=layout)

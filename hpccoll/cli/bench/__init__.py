@@ -8,17 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpccoll.cli.bench.flags import configure
-from hpccoll.cli.bench.on_device.packages import lacking
-from hpccoll.cli.bench.options import Options, read
+from hpccoll.cli.bench.options import read
 from hpccoll.errors import UsageError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from hpccoll.cli.bench.kinds import Cpu
 
 __all__ = ["HELP", "NAME", "configure", "run"]
 
@@ -35,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     import hpccoll
+    from hpccoll.cli.bench.kinds import open_kind
     from hpccoll.cli.bench.sweep import Sweep, check_writable
 
     world = MPI.COMM_WORLD
@@ -49,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
                 comms = [
                     stack.enter_context(hpccoll.Communicator(world, **settings, **mode)) for mode in modes
                 ]
-                kind = _kind(world, comms[0], options)
+                redops = options.redops if options.operation.reduces else ()
+                kind = open_kind(world, comms[0], on_device=options.on_device, redops=redops)
                 sweep.measure(*comms, kind=kind)
                 kind.close()
         except UsageError:
@@ -61,18 +57,3 @@ def run(args: argparse.Namespace) -> int:
         if world.rank == 0:
             print(f"hpccoll bench: {error}", file=sys.stderr, flush=True)
         return 2
-
-
-def _kind(world: MPI.Intracomm, comm: Any, options: Options) -> Cpu:
-    """Where arrays are to be.  Collective; raises UsageError on all ranks where that cannot be."""
-    from hpccoll.cli.bench.kinds import Cpu
-
-    if not options.on_device:
-        return Cpu(world)
-    redops = options.redops if options.operation.reduces else ()
-    told = [f"rank {rank}: {text}" for rank, text in enumerate(world.allgather(lacking(redops))) if text]
-    if told:
-        raise UsageError(f"--device cuda: {told[0]}")
-    from hpccoll.cli.bench.on_device.cuda import Cuda
-
-    return Cuda(world, comm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from mpi4py import MPI
 from hpccoll.cli.bench.buffers import GuardedBuffer
 from hpccoll.cli.bench.contenders import Contender, check_plain
 from hpccoll.cli.bench.modes import Mode
+from hpccoll.cli.bench.on_device.packages import lacking
 from hpccoll.cli.bench.options import PLAIN
 from hpccoll.cli.bench.results import Case
+from hpccoll.errors import UsageError
 
 
 class Cpu:
@@ -70,6 +72,18 @@ class Cpu:
 
     def close(self) -> None:
         """Let go of what was opened.  Collective."""
+
+
+def open_kind(world: MPI.Intracomm, comm: Any, *, on_device: bool, redops: Sequence[str] = ()) -> Cpu:
+    """Where arrays are to be.  Collective; raises UsageError on all ranks where that cannot be."""
+    if not on_device:
+        return Cpu(world)
+    told = [f"rank {rank}: {text}" for rank, text in enumerate(world.allgather(lacking(redops))) if text]
+    if told:
+        raise UsageError(f"--device cuda: {told[0]}")
+    from hpccoll.cli.bench.on_device.cuda import Cuda
+
+    return Cuda(world, comm)
 
 
 def _available_bytes() -> int:
