@@ -22,6 +22,7 @@ from tests.support import packages
 from tests.support.launch import find_mpiexec
 from tests.support.packages import UnavailableError
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 

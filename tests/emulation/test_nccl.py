@@ -35,6 +35,7 @@ def absent() -> str | None:
 
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(absent()), reason=f"the CUDA stand-in cannot run: {absent()}"),
     pytest.mark.timeout(120),
 ]
