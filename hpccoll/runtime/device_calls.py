@@ -19,7 +19,7 @@ from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.replay import Replays
+from hpccoll.runtime.replay import Replays, give_up
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.gpus import choose_ordinal
 from hpccoll.transports.base import Array
@@ -125,7 +125,7 @@ class DeviceCalls:
             with self.side.device:
                 self.side.enqueue(kind, call, stream)
         except BaseException as error:
-            self._context.failed(error, call.collective, -1, None)
+            give_up(self._context, error, call.collective)
             raise
         self._context.tally[call.collective, kind.program.name] += 1
 

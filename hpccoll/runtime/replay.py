@@ -22,6 +22,16 @@ MOST = 1024
 Enqueue = Callable[[int], None]
 
 
+def give_up(context: Context, error: BaseException, collective: str) -> None:
+    """A call could not be enqueued, which breaks the communicator.  Raises errors of NCCL as ours."""
+    from hpccoll.transports.nccl import told
+
+    ours = told(error)
+    context.failed(ours, collective, -1, None)
+    if ours is not error:
+        raise ours from error
+
+
 class Replays:
     """The calls of one communicator that can be enqueued again."""
 
@@ -49,7 +59,7 @@ class Replays:
             known[0](found)
             self._tally[known[1]] += 1
         except BaseException as error:
-            self._context.failed(error, collective, -1, None)
+            give_up(self._context, error, collective)
             raise
         finally:
             self._lock.release()

@@ -193,6 +193,13 @@ class NcclGroup:
             nccl.comm_abort(self.handle)
 
 
+def told(error: BaseException) -> BaseException:
+    """An error of NCCL's bindings as ours; any other as it is."""
+    if isinstance(error, nccl.NCCLError):
+        return AbortedError(f"NCCL: {error}")
+    return error
+
+
 def may_share_devices() -> bool:
     """Whether the user lets several ranks use one device; NCCL has it since 2.30, as an experiment."""
     return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") == "1" and version() >= 23000
