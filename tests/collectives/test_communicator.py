@@ -24,7 +24,9 @@ OURS = (
     hpccoll.DistgraphCommunicator,
 )
 ADDED = {
-    "algorithms", "close", "config", "empty", "explain", "forced", "full", "is_uniform", "last_error",
+    "algorithms", "close", "config",
+    "device",
+    "device_path", "empty", "explain", "forced", "full", "is_uniform", "last_error",
     "local_rank", "local_size", "machine", "node", "node_count", "tally", "zeros",
 }  # fmt: skip
 
