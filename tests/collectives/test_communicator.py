@@ -24,10 +24,8 @@ OURS = (
     hpccoll.DistgraphCommunicator,
 )
 ADDED = {
-    "algorithms", "close", "config",
-    "device",
-    "device_path", "empty", "explain", "forced", "full", "is_uniform", "last_error",
-    "local_rank", "local_size", "machine", "node", "node_count", "tally", "zeros",
+    "algorithms", "close", "config", "device", "device_path", "empty", "explain", "forced", "full",
+    "is_uniform", "last_error", "local_rank", "local_size", "machine", "node", "node_count", "tally", "zeros",
 }  # fmt: skip
 
 
