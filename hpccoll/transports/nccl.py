@@ -175,16 +175,23 @@ class NcclGroup:
     # --- end ------------------------------------------------------------------------------------
 
     def close(self, deadline: float) -> None:
-        """Free the communicator once its calls are done.  Collective in the group."""
-        if self._alive:
-            self._alive = False
+        """Free the communicator once its calls are done.  Collective in the group.
+
+        Raises: AbortedError, CollectiveTimeoutError; it is given up then.
+        """
+        if not self._alive:
+            return
+        self._alive = False
+        try:
             nccl.comm_finalize(self.handle)
-            try:
-                self._settle(deadline, "closing a NCCL communicator")
-            except (AbortedError, CollectiveTimeoutError):
-                nccl.comm_abort(self.handle)
-                raise
+            self._settle(deadline, "closing a NCCL communicator")
             nccl.comm_destroy(self.handle)
+        except Exception as error:
+            nccl.comm_abort(self.handle)
+            ours = told(error)
+            if ours is error:
+                raise
+            raise ours from error
 
     def abort(self) -> None:
         """Give the communicator up: its calls end, here and, sooner or later, on the others.  Local."""

@@ -170,9 +170,11 @@ stream = make_stream()
 receive = mirror(np.zeros(1), stream)
 try:
     comm.Allreduce(mirror(np.full(1, comm.rank + 1.0), stream), receive)
-    print(f"rank {comm.rank}: device {ordinal}, {receive.download()[0]}, {comm.device_path}")
+    text = f"device {ordinal}, {receive.download()[0]}, {comm.device_path}"
 except hpccoll.HpccollError as error:
-    print(f"rank {comm.rank}: {type(error).__name__}: {error}")
+    text = f"{type(error).__name__}: {error}"
+sys.stdout.write(f"rank {comm.rank}: {text}\\n")  # at once: the other rank's line must not come between
+sys.stdout.flush()
 comm.close()
 """
 
