@@ -50,7 +50,9 @@ except hpccoll.AbortedError:
 def outcome(then: str, fault: str, **env: str) -> tuple[Result, dict[int, list[str]]]:
     """What each rank of two said."""
     code = PROGRAM.replace("@then@", then)
-    result = run_ranks(2, ["-c", code], timeout_s=90, env={"STANDIN_NCCL_FAULT": fault, **env})
+    # Where streams are eager, what hangs would do so in the call itself.
+    env = {"STANDIN_NCCL_FAULT": fault, "STANDIN_MODE": "lazy", **env}
+    result = run_ranks(2, ["-c", code], timeout_s=90, env=env)
     lines = [line for line in result.stdout.splitlines() if line.startswith("rank ")]
     said = {rank: [line[8:] for line in lines if line.startswith(f"rank {rank}: ")] for rank in (0, 1)}
     return result, said
