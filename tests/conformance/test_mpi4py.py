@@ -26,7 +26,7 @@ ROWS = (
 )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row).replace(" ", "_"))
 def test_all_pass_on_plans(row: Row) -> None:
     finished = run_mpi4py(row)
     assert not finished.wrong, finished.output
