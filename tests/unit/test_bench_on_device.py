@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 from hpccoll.cli import bench
+from hpccoll.cli.bench import kinds
 from hpccoll.cli.bench.on_device.contenders import OVER_HOST, OnDevice, addresses
 from hpccoll.cli.bench.on_device.packages import lacking
 from hpccoll.cli.bench.operations import OPERATIONS, Operation
@@ -61,7 +62,7 @@ def measured(arguments: str) -> int:
 def test_without_packages_it_is_misuse_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "lacking", lambda redops: lacking(redops, finder(set())))
+    monkeypatch.setattr(kinds, "lacking", lambda redops: lacking(redops, finder(set())))
     assert measured("allreduce -b 8 -e 8 --device cuda") == 2
     assert capsys.readouterr() == (
         "",
