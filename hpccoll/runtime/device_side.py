@@ -37,6 +37,7 @@ from hpccoll.runtime.device_program import Action, Bases, DeviceProgram
 from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
 from hpccoll.topology.agreement import gather
+from hpccoll.topology.devices import shared_devices
 from hpccoll.topology.gpus import identity
 from hpccoll.topology.layout import Layout
 from hpccoll.topology.notation import format_ranks
@@ -316,12 +317,11 @@ def why_not_nccl(facts: Sequence[Mapping[str, Any]]) -> str:
             for version in sorted(versions)
         )
         return f"NCCL has different versions: {', '.join(sides)}"
-    users: dict[tuple[str, str], list[int]] = {}
-    for rank, fact in enumerate(facts):
-        users.setdefault((fact["host"], fact["device"]), []).append(rank)
-    shared = {where: ranks for where, ranks in users.items() if len(ranks) > 1}
+    hosts = Layout.from_keys([fact["host"] for fact in facts])
+    shared = shared_devices(hosts, [fact["device"] for fact in facts])
     if shared and not all(fact["shares"] for fact in facts):
-        (host, device), ranks = next(iter(shared.items()))
+        device, ranks = shared[0]
+        host = facts[ranks[0]]["host"]
         return (
             f"{format_ranks(ranks)} use the same device {device} on {host}: give each rank its own "
             "(comm.device), or set NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 or later)"
