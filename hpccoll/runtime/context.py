@@ -366,14 +366,14 @@ class Context:
 
         Raises: UsageError when requests are still under way.
         """
-        if self.broken is None:
-            if count := self.pending():
-                raise UsageError(
-                    f"{count} requests of this communicator are not complete: wait for them first"
-                )
-            self.on_devices.close()
-            self.private.Free()
-        self.release()
+        if self.broken is None and (count := self.pending()):
+            raise UsageError(f"{count} requests of this communicator are not complete: wait for them first")
+        try:
+            if self.broken is None:
+                self.on_devices.close()
+                self.private.Free()
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Let go of this rank's memory; local."""
