@@ -8,8 +8,9 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.collectives.conftest import Make
-from tests.gpu.memory import checked, device_plans, driver, make_stream, mirror, synchronize
+from tests.gpu.memory import checked, device_plans, driver, make_stream, mirror, perform, synchronize
 from tests.support.layouts import layouts
+from tests.support.oracle import COLLECTIVES, Job
 
 COUNT = 10_000
 
@@ -55,6 +56,17 @@ def test_the_streams_that_are_always_there(communicator: Make, device: int, defa
         send.upload_later()
         comm.Allreduce(send, receive)
         assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_first_call_of_all_is_on_the_stream_when_it_returns(
+    communicator: Make, layout: str, stream: int, collective: str
+) -> None:
+    # NCCL may enqueue it after its own function has returned.
+    for name in device_plans(communicator(layout=layout), collective):
+        with hpccoll.Communicator(MPI.COMM_WORLD, layout=layout) as fresh, fresh.forced(name):
+            perform(fresh, Job(collective, 1003), stream)
 
 
 @layouts({"": (2,), "2+2": (4,)})
