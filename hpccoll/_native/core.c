@@ -7,7 +7,7 @@
  *     program.c   what a plan asks of one rank     slots.c       a node's segment
  *     kernels.c   left (op) right                  group.c       calls through it
  *     network.c   messages by MPI                  execution.c   one run of a program
- *                                                  engine.c      runs several, without the GIL */
+ *     tape.c      calls of NCCL and CUDA in a row  engine.c      runs several, without the GIL */
 
 #include "module.h"
 #include "wait.h"
@@ -375,13 +375,14 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_kernel},
     {Py_mod_exec, add_execution},
     {Py_mod_exec, add_engine},
+    {Py_mod_exec, add_tape},
     {0, NULL},
 };
 
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "hpccoll._native._core",
-    .m_doc = "Flags in shared memory with acquire/release order; an engine that runs a rank's program.",
+    .m_doc = "Flags in shared memory with acquire/release order; engines that run a rank's program.",
     .m_size = sizeof(State),
     .m_slots = slots,
     .m_clear = state_clear,

@@ -140,6 +140,12 @@ def placed(
     return made
 
 
+def unowned(array: Array) -> DeviceArray:
+    """The same elements, without keeping the memory."""
+    home = home_of(array)._replace(owner=None)
+    return placed(array.ctypes.data, array.shape, array.dtype, strides=array.strides, home=home)
+
+
 class _At:
     """Shows NumPy memory that it must not touch."""
 
@@ -204,6 +210,41 @@ def _none_of_a_library(thing: Any) -> int:
 
 _FINDERS: dict[str, Callable[[Any], int]] = {"cupy": _of_cupy, "torch": _of_torch}
 _STREAM_OF: dict[type, Callable[[Any], int]] = {}
+
+Glance = tuple[tuple[object, ...], int]
+
+
+def glance(thing: Any) -> Glance:
+    """What tells an array from others, as cheaply as it can be had, and its current stream.
+
+    Raises: AttributeError, TypeError, RuntimeError for what has no `__cuda_array_interface__`.
+    """
+    return (_GLANCES.get(type(thing)) or _glance_for(thing))(thing)
+
+
+def _glance_for(thing: Any) -> Callable[[Any], Glance]:
+    kind = type(thing)
+    of_cupy = kind is getattr(sys.modules.get("cupy"), "ndarray", None)
+    found = _GLANCES[kind] = _at_cupy() if of_cupy else _at_any
+    return found
+
+
+def _at_any(thing: Any) -> Glance:
+    cuda = thing.__cuda_array_interface__
+    stream = current_stream(thing, cuda.get("stream"))
+    return (*cuda["data"], cuda["shape"], cuda["typestr"], cuda.get("strides")), stream
+
+
+def _at_cupy() -> Callable[[Any], Glance]:
+    now = sys.modules["cupy"].cuda.get_current_stream
+
+    def look(thing: Any) -> Glance:
+        return (thing.data.ptr, thing.shape, thing.strides, thing.dtype), now().ptr or LEGACY_STREAM
+
+    return look
+
+
+_GLANCES: dict[type, Callable[[Any], Glance]] = {}
 
 
 def stream_handle(stream: Any) -> int:

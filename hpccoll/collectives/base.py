@@ -23,6 +23,7 @@ from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
 from hpccoll.plans.steps import Order
 from hpccoll.runtime.context import Context
+from hpccoll.runtime.enqueued import EnqueuedRequest
 from hpccoll.runtime.planning import Explanation, order_of
 from hpccoll.runtime.progress import Running
 from hpccoll.runtime.request import PersistentRequest, Request
@@ -265,15 +266,18 @@ class Base(_Intracomm):
             raise
         return Request._of(context.start(call))
 
-    def _bind(self, collective: str, prepare: Prepare) -> PersistentRequest:
+    def _bind(self, collective: str, prepare: Prepare, stream: Any = None) -> PersistentRequest:
         """As `_run`, for a call that is to be started again and again; nothing moves yet."""
         context = self._used()
         try:
             call = _prepared(prepare, context)
+            handle = None if stream is None else _stream_for(call, stream)
         except Exception as error:
             context.refuse(collective, _refusal(error))
             raise
-        context.make(call)
+        bound = context.make(call, handle)
+        if bound is not None:
+            return EnqueuedRequest._for(bound, self._used)
 
         def start() -> Running:
             call.refill()

@@ -18,14 +18,25 @@ class Persistent(Base):
 
     Arguments are those of the blocking method, and `info`, of which nothing is used.  Making one is
     collective: all ranks agree on the call, and wrong arguments on one raise on all.
+
+    Of device arrays that NCCL takes, `Start` enqueues the call as the blocking method does, on `stream` or
+    the current one, and may be captured in a CUDA graph; see `hpccoll.runtime.enqueued`.
     """
 
     def Allreduce_init(
-        self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Operation = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+        *,
+        stream: Any = None,
     ) -> PersistentRequest:
         """Bind `Allreduce`."""
         return self._bind(
-            "allreduce", lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op))
+            "allreduce",
+            lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)),
+            stream=stream,
         )
 
     def Reduce_init(
@@ -35,10 +46,14 @@ class Persistent(Base):
         op: Operation = MPI.SUM,
         root: int = 0,
         info: MPI.Info = MPI.INFO_NULL,
+        *,
+        stream: Any = None,
     ) -> PersistentRequest:
         """Bind `Reduce`."""
         return self._bind(
-            "reduce", lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root)
+            "reduce",
+            lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root),
+            stream=stream,
         )
 
     def Scan_init(
@@ -54,12 +69,19 @@ class Persistent(Base):
         return self._bind("exscan", lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)))
 
     def Reduce_scatter_block_init(
-        self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Operation = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+        *,
+        stream: Any = None,
     ) -> PersistentRequest:
         """Bind `Reduce_scatter_block`."""
         return self._bind(
             "reduce_scatter",
             lambda where: calls.reduce_scatter_block(where, sendbuf, recvbuf, operator_of(op)),
+            stream=stream,
         )
 
     def Reduce_scatter_init(
@@ -76,15 +98,17 @@ class Persistent(Base):
             lambda where: calls.reduce_scatter(where, sendbuf, recvbuf, recvcounts, operator_of(op)),
         )
 
-    def Bcast_init(self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
+    def Bcast_init(
+        self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
+    ) -> PersistentRequest:
         """Bind `Bcast`."""
-        return self._bind("broadcast", lambda where: calls.broadcast(where, buf, root))
+        return self._bind("broadcast", lambda where: calls.broadcast(where, buf, root), stream=stream)
 
     def Gather_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Gather`."""
-        return self._bind("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root))
+        return self._bind("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root), stream=stream)
 
     def Gatherv_init(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -93,10 +117,12 @@ class Persistent(Base):
         return self._bind("gather", lambda where: calls.gatherv(where, sendbuf, recvbuf, root))
 
     def Scatter_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Scatter`."""
-        return self._bind("scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root))
+        return self._bind(
+            "scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root), stream=stream
+        )
 
     def Scatterv_init(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -104,9 +130,11 @@ class Persistent(Base):
         """Bind `Scatterv`."""
         return self._bind("scatter", lambda where: calls.scatterv(where, sendbuf, recvbuf, root))
 
-    def Allgather_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
+    def Allgather_init(
+        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
+    ) -> PersistentRequest:
         """Bind `Allgather`."""
-        return self._bind("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf))
+        return self._bind("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf), stream=stream)
 
     def Allgatherv_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
@@ -114,9 +142,11 @@ class Persistent(Base):
         """Bind `Allgatherv`."""
         return self._bind("allgather", lambda where: calls.allgatherv(where, sendbuf, recvbuf))
 
-    def Alltoall_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
+    def Alltoall_init(
+        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
+    ) -> PersistentRequest:
         """Bind `Alltoall`."""
-        return self._bind("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf))
+        return self._bind("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf), stream=stream)
 
     def Alltoallv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
         """Bind `Alltoallv`."""

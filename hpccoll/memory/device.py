@@ -62,11 +62,11 @@ def copy(target: Array, source: Array) -> None:
         seen_by_cupy(target)[...] = seen_by_cupy(source)
 
 
-def divide(values: Array, divisor: int) -> None:
-    """Values /= divisor, each element with one rounding, on the array's stream."""
+def divide(values: Array, divisor: int, stream: int) -> None:
+    """Values /= divisor, each element with one rounding, on a stream."""
     import cupy
 
-    with _current_in_cupy(home_of(values)):
+    with _current_in_cupy(home_of(values)._replace(stream=stream)):
         seen = seen_by_cupy(values, values.dtype)
         cupy.true_divide(seen, divisor, out=seen)
 

@@ -39,6 +39,7 @@ from hpccoll.plans.text import operation_text
 from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.device_calls import DeviceCalls
+from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
     Fingerprint,
@@ -135,12 +136,16 @@ class Context:
             sequence = self.number()
             return self.begin(self.steps(call, sequence), call.collective, sequence)
 
-    def make(self, call: Call) -> None:
-        """Agree on a persistent call that is to be started later."""
+    def make(self, call: Call, stream: int | None = None) -> Bound | None:
+        """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
+
+        `stream`: of device arrays, where it is given.
+        """
         with self._alone(call.collective):
             sequence = self.number()
             stages = self.in_turn(sequence, self.opening.agree_to_make(call, sequence))
             self.wait(stages, call.collective, sequence, None)
+            return self.on_devices.bind(call, stream) if call.on_device else None
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array in memory that the ranks of this node share.  Collective.

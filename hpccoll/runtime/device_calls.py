@@ -18,6 +18,7 @@ from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
+from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
 from hpccoll.runtime.wait import Waits
@@ -113,6 +114,11 @@ class DeviceCalls:
         running.block = partial(self._block, running, call)
         PROGRESS.add(running)
         return running
+
+    def bind(self, call: Call, stream: int | None) -> Bound | None:
+        """A call to be started again and again; None where it goes over the host."""
+        kind = self._agreed_kind(call)
+        return None if kind is None else Bound(self._context, call, kind, stream)
 
     def _block(self, running: Running, call: Call, stream: int | None) -> None:
         """A stream (by default the current one) waits for a started call."""
@@ -225,6 +231,8 @@ class DeviceCalls:
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
         if self._side is not None:
+            if self.replays is not None:
+                self.replays.forget()
             self._side.release()
             self._side = self.replays = None
 

@@ -15,15 +15,15 @@ from itertools import accumulate
 
 from hpccoll.plans.program import Copy, GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind, Plan
-from hpccoll.runtime.streams import Device, on_device
+from hpccoll.runtime.tape import GIVEN, SECOND, Code, Tape
 from hpccoll.transports.nccl import NcclGroup
 
 Bases = list[int]  # addresses of input, output and scratch
-Action = Callable[[Bases, int, int], None]  # bases, stream, operator
+Action = Callable[[Tape, int, Bases, int], None]  # writes to a tape: stream, addresses of memories, operator
 Address = tuple[int, int]  # memory, bytes from its beginning
 Instruction = tuple[str, int, Action | int]  # what, on which of the two streams, action or number of an event
 
-CALLERS, NETWORK = 0, 1
+CALLERS, NETWORK = GIVEN, SECOND
 ALIGNMENT = 512
 _BETWEEN_NODES = frozenset({"LEADERS", "RAIL", "LAST"})
 
@@ -55,29 +55,17 @@ class DeviceProgram:
         self.groups: tuple[NcclGroup, ...] = ()
         self.instructions = self._compile(program.operations)
         self.scratch_bytes = self._scratch
-        # One call on the caller's stream, which is most programs, needs no loop.
-        self.single = (
-            self.instructions[0][2]
-            if len(self.instructions) == 1 and callable(self.instructions[0][2])
-            else None
-        )
 
-    def enqueue(self, bases: Bases, stream: int, operator: int, device: Device, network: int) -> None:
-        """Enqueue all of it; `network` is the second stream."""
-        if self.single is not None:
-            self.single(bases, stream, operator)
-            return
-        streams = (stream, network)
-        events: dict[int, object] = {}
+    def write(self, tape: Tape, bases: Bases, operator: int) -> None:
+        """All of it, for memories at these addresses."""
+        events: dict[int, int] = {}
         for what, level, thing in self.instructions:
             if what == "mark":
-                events[int(thing)] = device.mark(streams[level])  # type: ignore[arg-type]
+                events[int(thing)] = tape.mark(level)  # type: ignore[arg-type]
             elif what == "follow":
-                device.follow(streams[level], events[int(thing)])  # type: ignore[arg-type]
+                tape.follow(level, events[int(thing)])  # type: ignore[arg-type]
             else:
-                thing(bases, streams[level], operator)  # type: ignore[operator]
-        for event in events.values():
-            device.give_back(event)
+                thing(tape, level, bases, operator)  # type: ignore[operator]
 
     # --- compiling ------------------------------------------------------------------------------
 
@@ -149,10 +137,10 @@ class DeviceProgram:
     def _copy(self, source: Address, target: Address, count: int) -> Action:
         nbytes = count * self._itemsize
 
-        def copy(bases: Bases, stream: int, operator: int) -> None:
+        def copy(tape: Tape, level: int, bases: Bases, operator: int) -> None:
             begin, end = bases[source[0]] + source[1], bases[target[0]] + target[1]
             if begin != end:
-                on_device(end, begin, nbytes, stream)
+                tape.copy(level, end, begin, nbytes)
 
         return copy
 
@@ -163,17 +151,25 @@ class DeviceProgram:
         counts = [self._width * one for one in call.counts]
         alike = len(set(counts)) <= 1
         (m, o), (n, p) = source or target or (0, 0), target or source or (0, 0)
+
+        def simple(code: Code, count: int, *rest: int, operator: bool = False) -> Action:
+            def write(tape: Tape, level: int, bases: Bases, op: int) -> None:
+                more = (op, *rest) if operator else rest
+                tape.call(code, level, group, bases[m] + o, bases[n] + p, count, kind, *more)
+
+            return write
+
         match call.kind:
             case Kind.ALLREDUCE:
-                return lambda b, s, op: group.all_reduce(b[m] + o, b[n] + p, count, kind, op, s)
+                return simple(Code.ALL_REDUCE, count, operator=True)
             case Kind.REDUCE:
-                return lambda b, s, op: group.reduce(b[m] + o, b[n] + p, count, kind, op, root, s)
+                return simple(Code.REDUCE, count, root, operator=True)
             case Kind.BROADCAST:
-                return lambda b, s, op: group.broadcast(b[m] + o, b[n] + p, count, kind, root, s)
+                return simple(Code.BROADCAST, count, root)
             case Kind.ALLGATHER if alike:
-                return lambda b, s, op: group.all_gather(b[m] + o, b[n] + p, counts[0], kind, s)
+                return simple(Code.ALL_GATHER, counts[0])
             case Kind.REDUCE_SCATTER if alike:
-                return lambda b, s, op: group.reduce_scatter(b[m] + o, b[n] + p, counts[0], kind, op, s)
+                return simple(Code.REDUCE_SCATTER, counts[0], operator=True)
             case Kind.ALLGATHER:
                 return self._unequal_gather(group, (m, o), (n, p), counts)
             case Kind.REDUCE_SCATTER:
@@ -198,12 +194,13 @@ class DeviceProgram:
     ) -> Action:
         blocks, me, kind = self._blocks(target, counts), group.index, self._kind
 
-        def gather(bases: Bases, stream: int, operator: int) -> None:
-            with group.together():
-                for member, (memory, offset), count in blocks:
-                    to = bases[memory] + offset
-                    origin = bases[source[0]] + source[1] if member == me else to
-                    group.broadcast(origin, to, count, kind, member, stream)
+        def gather(tape: Tape, level: int, bases: Bases, operator: int) -> None:
+            tape.call(Code.BEGIN, level, group)
+            for member, (memory, offset), count in blocks:
+                to = bases[memory] + offset
+                origin = bases[source[0]] + source[1] if member == me else to
+                tape.call(Code.BROADCAST, level, group, origin, to, count, kind, member)
+            tape.call(Code.END, level, group)
 
         return gather
 
@@ -212,12 +209,13 @@ class DeviceProgram:
     ) -> Action:
         blocks, me, kind = self._blocks(source, counts), group.index, self._kind
 
-        def scatter(bases: Bases, stream: int, operator: int) -> None:
-            with group.together():
-                for member, (memory, offset), count in blocks:
-                    origin = bases[memory] + offset
-                    to = bases[target[0]] + target[1] if member == me else origin
-                    group.reduce(origin, to, count, kind, operator, member, stream)
+        def scatter(tape: Tape, level: int, bases: Bases, operator: int) -> None:
+            tape.call(Code.BEGIN, level, group)
+            for member, (memory, offset), count in blocks:
+                origin = bases[memory] + offset
+                to = bases[target[0]] + target[1] if member == me else origin
+                tape.call(Code.REDUCE, level, group, origin, to, count, kind, operator, member)
+            tape.call(Code.END, level, group)
 
         return scatter
 
@@ -242,17 +240,18 @@ class DeviceProgram:
         size = self._itemsize // self._width
         own = [(one[1], other[1], one[2]) for one in gives for other in takes if one[0] == other[0] == me]
 
-        def exchange(bases: Bases, stream: int, operator: int) -> None:
+        def exchange(tape: Tape, level: int, bases: Bases, operator: int) -> None:
             for (m, o), (n, p), count in own:
                 if bases[m] + o != bases[n] + p:
-                    on_device(bases[n] + p, bases[m] + o, count * size, stream)
-            with group.together():
-                for member, (memory, offset), count in gives:
-                    if member != me:
-                        group.send(bases[memory] + offset, count, kind, member, stream)
-                for member, (memory, offset), count in takes:
-                    if member != me:
-                        group.receive(bases[memory] + offset, count, kind, member, stream)
+                    tape.copy(level, bases[n] + p, bases[m] + o, count * size)
+            tape.call(Code.BEGIN, level, group)
+            for member, (memory, offset), count in gives:
+                if member != me:
+                    tape.call(Code.SEND, level, group, bases[memory] + offset, count, kind, member)
+            for member, (memory, offset), count in takes:
+                if member != me:
+                    tape.call(Code.RECEIVE, level, group, bases[memory] + offset, count, kind, member)
+            tape.call(Code.END, level, group)
 
         return exchange
 

@@ -11,7 +11,7 @@ import json
 import socket
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from hpccoll import unique_id
 from hpccoll.arrays.buffer import Buffer
-from hpccoll.arrays.device import Home, home_of, ordinal_at
+from hpccoll.arrays.device import Home, home_of, ordinal_at, unowned
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import ResourceError
@@ -33,9 +33,10 @@ from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
-from hpccoll.runtime.device_program import Action, Bases, DeviceProgram
+from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
+from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.devices import shared_devices
 from hpccoll.topology.gpus import identity
@@ -57,29 +58,28 @@ class ByNccl:
     program: DeviceProgram
     travel: Travel
 
-    def again(self, call: Call) -> Callable[[int], None] | None:
-        """What enqueues the same call on a stream; None where it is more than one call of NCCL."""
-        single, how, take = self.program.single, self.travel, call.take
-        if single is None or how.divides or how.operator == SCALED or self.program.scratch_bytes:
-            return None
-        if not all(map(_is_the_callers, call.reads)) or not call.give.size:
-            return None
-        output = call.give if take is None else take.flat
-        if take is not None and not _is_the_callers(take):
-            return None
-        if call.collective not in IN_PLACE and np.may_share_memory(call.give, output):
-            return None
-        bases = [call.give.ctypes.data, output.ctypes.data, 0]
-        return partial(_single, single, bases, nccl.OPERATORS.get(how.operator, 0))
+    def repeats(self, call: Call) -> bool:
+        """Whether a call made again on the same memory is no more than its tape played again."""
+        take = call.take
+        if self.travel.operator == SCALED or self.program.scratch_bytes or not call.give.size:
+            return False
+        if not all(map(_is_the_callers, call.reads)) or (take is not None and not _is_the_callers(take)):
+            return False
+        return not self.overlaps(call)
+
+    def overlaps(self, call: Call) -> bool:
+        """Whether the result would come where elements are still to be read."""
+        take = call.take
+        return (
+            take is not None
+            and call.collective not in IN_PLACE
+            and bool(np.may_share_memory(call.give, take.flat))
+        )
 
 
 def _is_the_callers(buffer: Buffer) -> bool:
     """Whether elements are where the caller has them, and not in a copy of ours, which goes with the call."""
     return type(buffer) is Buffer and buffer.owner is not None and not buffer.packed
-
-
-def _single(action: Action, bases: Bases, operator: int, stream: int) -> None:
-    action(bases, stream, operator)
 
 
 class DeviceSide:
@@ -216,36 +216,58 @@ class DeviceSide:
         self.order(give, stream)
         if take is not None:
             self.order(take, stream)
-        output = take
-        if take is None and call.collective == "broadcast":
-            output = give
-        elif take is not None and call.collective not in IN_PLACE and np.may_share_memory(give, take):
-            output = memory.empty(take.size, take.dtype, home)
-        bases = [give.ctypes.data, 0 if output is None else output.ctypes.data, 0]
-        scratch = None
-        if program.scratch_bytes:
-            scratch = memory.empty(program.scratch_bytes, np.dtype(np.uint8), home)
-            bases[2] = scratch.ctypes.data
-        if how.operator == SCALED:
-            self._enqueue_scaled(kind, call, bases, stream)
-        elif give.size or (take is not None and take.size):
-            operator = nccl.OPERATORS.get(how.operator, 0)
-            program.enqueue(bases, stream, operator, self.device, self._network)
+        output = memory.empty(take.size, take.dtype, home) if kind.overlaps(call) else take  # type: ignore[union-attr]
+        scratch = (
+            memory.empty(program.scratch_bytes, np.dtype(np.uint8), home) if program.scratch_bytes else None
+        )
+        if give.size or (take is not None and take.size):
+            if how.operator == SCALED:
+                self._enqueue_scaled(kind, call, output, stream)
+            else:
+                operator = nccl.OPERATORS.get(how.operator, 0)
+                self._play_once(self.tape(kind, call, operator, output, scratch), stream)
         if take is not None and output is not take:
             on_device(take.ctypes.data, output.ctypes.data, take.nbytes, stream)  # type: ignore[union-attr]
-        if take is not None and how.divides and take.size:
-            memory.divide(take, self._size)
         if take is not None:
             call.take.unpack()  # type: ignore[union-attr]
 
-    def _enqueue_scaled(self, kind: ByNccl, call: Call, bases: list[int], stream: int) -> None:
+    def tape(
+        self, kind: ByNccl, call: Call, operator: int, output: Array | None, scratch: Array | None = None
+    ) -> Tape:
+        """A call as what is to be enqueued; `output`: where its result goes, None where there is none.
+
+        It keeps no memory of the caller's.
+        """
+        tape = Tape(self.device, self._network)
+        if output is None and call.collective == "broadcast":
+            output = call.give
+        bases = [0 if memory is None else memory.ctypes.data for memory in (call.give, output, scratch)]
+        kind.program.write(tape, bases, operator)
+        if kind.travel.divides and output is not None and output.size:
+            tape.kernel(GIVEN, partial(memory.divide, unowned(output), self._size))
+        return tape
+
+    def written(self, kind: ByNccl, call: Call) -> Tape:
+        """The tape of a call of which `kind.repeats`."""
+        output = None if call.take is None else call.take.flat
+        tape = self.tape(kind, call, nccl.OPERATORS.get(kind.travel.operator, 0), output)
+        tape.seal()
+        return tape
+
+    def _enqueue_scaled(self, kind: ByNccl, call: Call, output: Array | None, stream: int) -> None:
         (group,) = kind.program.groups
         factor = call.arithmetic.operator.factor  # type: ignore[union-attr]
         operator = group.scaled_sum(factor, call.dtype, nccl.TYPES[kind.travel.nccl])
         try:
-            kind.program.enqueue(bases, stream, operator, self.device, self._network)
+            self._play_once(self.tape(kind, call, operator, output), stream)
         finally:
             group.drop(operator)
+
+    def _play_once(self, tape: Tape, stream: int) -> None:
+        try:
+            tape.play(stream)
+        finally:
+            tape.drop()
 
     def order(self, array: Array, stream: int) -> None:
         """What comes on `stream` finds the array as its own stream leaves it."""

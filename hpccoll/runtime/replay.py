@@ -1,25 +1,25 @@
 """Calls made again on the same device memory, which is what a training loop does: enqueued without any check.
 
 All that was found out of a call the first time holds as long as its arrays are at the same addresses, of the
-same shapes and types: those, with operator, root, plan and stream, are the key.
+same shapes and types: those, with operator, root and plan, are the key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from hpccoll.arrays.device import current_stream, stream_handle
+from hpccoll.arrays.device import glance, stream_handle
 from hpccoll.calls import Call
 
 if TYPE_CHECKING:
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl
+    from hpccoll.runtime.tape import Tape
 
 MOST = 1024
-Enqueue = Callable[[int], None]
+Key = tuple[object, ...]
 
 
 def give_up(context: Context, error: BaseException, collective: str) -> None:
@@ -32,6 +32,13 @@ def give_up(context: Context, error: BaseException, collective: str) -> None:
         raise ours from error
 
 
+class Known(NamedTuple):
+    """A call as it is played: what it counts as (collective, plan), and its tape."""
+
+    counted: tuple[str, str]
+    tape: Tape
+
+
 class Replays:
     """The calls of one communicator that can be enqueued again."""
 
@@ -40,7 +47,7 @@ class Replays:
         self._only = context.planner.only
         self._lock = context.in_use
         self._tally = context.tally
-        self._known: dict[tuple[object, ...], tuple[Enqueue, tuple[str, str]]] = {}
+        self._known: dict[Key, Known] = {}
 
     def again(self, collective: str, given: tuple[Any, ...], stream: Any) -> bool:
         """Enqueue a call made before; False when it was not, or must be looked at.
@@ -56,25 +63,42 @@ class Replays:
         if not self._lock.acquire(blocking=False):
             return False  # two threads in one communicator, of which the other way tells
         try:
-            known[0](found)
-            self._tally[known[1]] += 1
-        except BaseException as error:
-            give_up(self._context, error, collective)
-            raise
+            self.play(known, found)
         finally:
             self._lock.release()
         return True
 
-    def note(self, collective: str, given: tuple[Any, ...], call: Call, kind: ByNccl) -> None:
-        """A call that was just enqueued: keep it, if one call of NCCL is all there is to it."""
-        key, _ = self._key(collective, given)
-        enqueue = kind.again(call)
-        if key and enqueue is not None:
-            if len(self._known) >= MOST:
-                self._known.clear()
-            self._known[key] = enqueue, (call.collective, kind.program.name)
+    def play(self, known: Known, stream: int) -> None:
+        """Enqueue a call; the communicator is this thread's."""
+        try:
+            known.tape.play(stream)
+        except BaseException as error:
+            give_up(self._context, error, known.counted[0])
+            raise
+        self._tally[known.counted] += 1
 
-    def _key(self, collective: str, given: tuple[Any, ...]) -> tuple[tuple[object, ...], int]:
+    def note(self, collective: str, given: tuple[Any, ...], call: Call, kind: ByNccl) -> None:
+        """A call that was just enqueued: keep it, if its tape is all there is to it."""
+        key, _ = self._key(collective, given)
+        if key and (known := self.known(call, kind)) is not None:
+            if len(self._known) >= MOST:
+                self.forget()
+            self._known[key] = known
+
+    def known(self, call: Call, kind: ByNccl) -> Known | None:
+        """A call as its tape, if that is all there is to it."""
+        if not kind.repeats(call):
+            return None
+        tape = self._context.on_devices.side.written(kind, call)
+        return Known((call.collective, kind.program.name), tape)
+
+    def forget(self) -> None:
+        """Let go of all of them."""
+        for known in self._known.values():
+            known.tape.drop()
+        self._known.clear()
+
+    def _key(self, collective: str, given: tuple[Any, ...]) -> tuple[Key, int]:
         """What tells calls apart, and the stream of their arrays; an empty key for what is not to be kept."""
         *buffers, operator, root = given
         key: list[object] = [collective, root, getattr(operator, "handle", operator), self._only(collective)]
@@ -84,11 +108,10 @@ class Replays:
                 key.append(None)
                 continue
             try:
-                cuda = buffer.__cuda_array_interface__
+                seen, current = glance(buffer)
             except (AttributeError, TypeError, RuntimeError):
                 return (), 0
-            key += (cuda["data"], cuda["shape"], cuda["typestr"], cuda.get("strides"))
-            current = current_stream(buffer, cuda.get("stream"))
+            key.append(seen)
             if stream and current != stream:
                 return (), 0
             stream = current

@@ -71,6 +71,16 @@ class _Waiting(MPI.Request):
         else:
             running.block(None if stream is None else stream_handle(stream))
 
+    @property
+    def _hidden(self) -> bool:
+        """Whether it is under way and MPI does not know."""
+        return False
+
+    def _arrive(self) -> None:
+        """Wait, and leave the handle to MPI."""
+        if self._running is not None:
+            PROGRESS.wait(self._running)
+
     def wait(self, status: MPI.Status | None = None) -> Any:
         self.Wait(status)
 
@@ -87,8 +97,8 @@ class _Waiting(MPI.Request):
     ) -> Literal[True]:
         """Return once all are complete, ours and MPI's.  Raises the first error of ours, after all."""
         for request in requests:
-            if isinstance(request, _Waiting) and request._running is not None:
-                PROGRESS.wait(request._running)
+            if isinstance(request, _Waiting):
+                request._arrive()
         return _with_our_error(requests, lambda: MPI.Request.Waitall(requests, statuses))
 
     @classmethod
@@ -98,8 +108,7 @@ class _Waiting(MPI.Request):
 
         def until() -> Waits:
             while True:
-                PROGRESS.turn()
-                found[0], done = _with_our_error(requests, lambda: MPI.Request.Testany(requests, status))
+                found[0], done = cls.Testany(requests, status)
                 if done:
                     return
                 yield None
@@ -116,8 +125,7 @@ class _Waiting(MPI.Request):
 
         def until() -> Waits:
             while True:
-                PROGRESS.turn()
-                found[0] = _with_our_error(requests, lambda: MPI.Request.Testsome(requests, statuses))
+                found[0] = cls.Testsome(requests, statuses)
                 if found[0] is None or found[0]:
                     return
                 yield None
@@ -128,19 +136,29 @@ class _Waiting(MPI.Request):
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
         PROGRESS.turn()
+        if not all(requests[index].Test() for index in _hidden(requests)):
+            return False
         return _with_our_error(requests, lambda: MPI.Request.Testall(requests, statuses))
 
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
         PROGRESS.turn()
-        return _with_our_error(requests, lambda: MPI.Request.Testany(requests, status))
+        hidden = _hidden(requests)
+        for index in hidden:
+            if requests[index].Test(status):
+                return index, True
+        found, done = _with_our_error(requests, lambda: MPI.Request.Testany(requests, status))
+        return found, done and not (found == MPI.UNDEFINED and hidden)
 
     @classmethod
     def Testsome(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> list[int] | None:
         PROGRESS.turn()
-        return _with_our_error(requests, lambda: MPI.Request.Testsome(requests, statuses))
+        hidden = _hidden(requests)
+        ready = [index for index in hidden if requests[index].Test()]
+        found = _with_our_error(requests, lambda: MPI.Request.Testsome(requests, statuses))
+        return found if not hidden else sorted([*ready, *(found or ())])
 
 
 class Request(_Waiting, MPI.Grequest):
@@ -208,6 +226,10 @@ def _handle_for(running: Running) -> MPI.Grequest:
     handle = MPI.Grequest.Start(query)
     running.tell(handle.Complete)
     return handle
+
+
+def _hidden(requests: Sequence[MPI.Request]) -> list[int]:
+    return [i for i, request in enumerate(requests) if isinstance(request, _Waiting) and request._hidden]
 
 
 def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) -> T:

@@ -1,8 +1,7 @@
-"""NCCL communicators of groups: made with a deadline, used on any stream, given up without waiting.
+"""NCCL communicators of groups: made with a deadline, and given up without waiting.
 
-Addresses and streams are integers; counts are elements.  Calls enqueue and return.  Communicators are
-non-blocking ones of NCCL, so that a rank that never comes ends in an error instead of a hang.  Such a
-communicator may enqueue a call after it has returned: each is waited for until it is on the stream.
+They are non-blocking ones of NCCL, so that a rank that never comes ends in an error instead of a hang.
+`hpccoll.runtime.tape` makes the calls on them.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,14 +60,14 @@ def fresh_id() -> bytes:
 class NcclGroup:
     """The communicator of one group, of which this rank is member `index`.
 
-    `members`: world ranks, for errors.  `patience_s`: how long NCCL may take to enqueue a call.
+    `members`: world ranks, for errors.  `patience_s`: how long NCCL may take to enqueue
+    a call.
     """
 
     def __init__(
         self, unique_id: bytes, members: Sequence[int], index: int, deadline: float, patience_s: float
     ) -> None:
         self._patience_s = patience_s
-        self._collecting = False
         self.members = tuple(members)
         self.index = index
         config = nccl.Config()
@@ -84,51 +82,7 @@ class NcclGroup:
             self.abort()
             raise
 
-    # --- calls ----------------------------------------------------------------------------------
-
-    def all_reduce(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None:
-        nccl.all_reduce(source, target, count, kind, op, self.handle, stream)
-        self._settle_call()
-
-    def reduce(
-        self, source: int, target: int, count: int, kind: int, op: int, root: int, stream: int
-    ) -> None:
-        nccl.reduce(source, target, count, kind, op, root, self.handle, stream)
-        self._settle_call()
-
-    def broadcast(self, source: int, target: int, count: int, kind: int, root: int, stream: int) -> None:
-        nccl.broadcast(source, target, count, kind, root, self.handle, stream)
-        self._settle_call()
-
-    def all_gather(self, source: int, target: int, count: int, kind: int, stream: int) -> None:
-        """`count` elements of each member; in place where `source` is the own block of `target`."""
-        nccl.all_gather(source, target, count, kind, self.handle, stream)
-        self._settle_call()
-
-    def reduce_scatter(self, source: int, target: int, count: int, kind: int, op: int, stream: int) -> None:
-        """`count` elements for each member; in place where `target` is the own block of `source`."""
-        nccl.reduce_scatter(source, target, count, kind, op, self.handle, stream)
-        self._settle_call()
-
-    @contextmanager
-    def together(self) -> Generator[None, None, None]:
-        """Calls inside are collected and start together."""
-        nccl.group_start()
-        self._collecting = True
-        try:
-            yield
-        finally:
-            self._collecting = False
-            nccl.group_end()
-            self._settle_call()
-
-    def send(self, source: int, count: int, kind: int, member: int, stream: int) -> None:
-        """Inside `together`."""
-        nccl.send(source, count, kind, member, self.handle, stream)
-
-    def receive(self, target: int, count: int, kind: int, member: int, stream: int) -> None:
-        """Inside `together`."""
-        nccl.recv(target, count, kind, member, self.handle, stream)
+    # --- operators ------------------------------------------------------------------------------
 
     def scaled_sum(self, factor: Any, dtype: np.dtype[Any], kind: int) -> int:
         """An operator that multiplies this rank's elements before they are summed; see `drop`."""
@@ -155,13 +109,12 @@ class NcclGroup:
             )
         return status
 
-    def _settle_call(self) -> None:
-        """Until NCCL has enqueued the call: before that, the stream does not know of it.
+    def settle_call(self) -> None:
+        """Wait until NCCL has enqueued the last call: before that, the stream does not know of it.
 
         Raises: AbortedError, and CollectiveTimeoutError when it takes longer than `patience_s`.
         """
-        if not self._collecting and self.state() == _IN_PROGRESS:
-            self._settle(time.monotonic() + self._patience_s, "a call of the NCCL communicator")
+        self._settle(time.monotonic() + self._patience_s, "a call of the NCCL communicator")
 
     def _settle(self, deadline: float, what: str) -> None:
         while self.state() == _IN_PROGRESS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cupy
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -237,3 +238,107 @@ def test_results_of_calls_over_the_host_are_kept_until_they_are_there(
         comm.Allreduce(send, receive)
     for turn, receive in enumerate(receives):
         assert (receive.download() == turn * comm.size + sum(range(comm.size))).all(), turn
+
+
+@layouts({"": (2,), "2+2": (4,), "3+1": (4,)})
+def test_a_persistent_call_is_enqueued_at_start(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    for name in device_plans(comm, "allreduce"):
+        with comm.forced(name):
+            request = comm.Allreduce_init(send, receive)
+            for turn in range(3):
+                send.view[...] = turn + comm.rank
+                send.upload_later()
+                request.Start()
+                assert (receive.download() == turn * comm.size + sum(range(comm.size))).all(), name
+            send.view[...] = 7 + comm.rank
+            send.upload_later()
+            request.Start()
+            request.Start()  # once more, in the order of the stream
+            request.Wait()
+            found = receive.download(make_stream())  # which does not wait for the other
+            assert (found == 7 * comm.size + sum(range(comm.size))).all(), name
+            request.Free()
+            with pytest.raises(hpccoll.UsageError, match="freed"):
+                request.Start()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_persistent_call_on_a_stream_of_its_own(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    other, third = make_stream(), make_stream()
+    send, receive = mirror(np.zeros(COUNT), stream), mirror(np.zeros(COUNT), stream)
+    request = comm.Allreduce_init(send, receive, stream=other)
+    for turn in range(3):
+        send.view[...] = turn + comm.rank
+        send.upload_later()
+        request.Start()
+        request.block_stream(third)
+        assert (receive.download(third) == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_persistent_call_follows_the_current_stream(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    whole, result = cupy.zeros((100, 6)), cupy.zeros(300)
+    cupy.cuda.get_current_stream().synchronize()
+    request = comm.Allreduce_init(whole[:, ::2], result)
+    for turn in range(3):
+        with cupy.cuda.Stream(non_blocking=True) as later:
+            whole.fill(turn + comm.rank)
+            request.Start()
+            found = result.get(later)
+        assert (found == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_a_persistent_call_in_a_graph(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = mirror(np.ones(64), stream), mirror(np.zeros(64), stream)
+    for name in device_plans(comm, "allreduce"):
+        with comm.forced(name):
+            request = comm.Allreduce_init(send, receive)
+            mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            request.Start()  # NCCL connects at the first use
+            request.Wait()
+            checked(driver.cuStreamBeginCapture(stream, mode))
+            request.Start()
+            with pytest.raises(hpccoll.UsageError, match="captured"):
+                request.Wait()
+            graph = checked(driver.cuStreamEndCapture(stream))
+            ready = checked(driver.cuGraphInstantiate(graph, 0))
+            for turn in range(3):
+                send.view[...] = turn + comm.rank
+                send.upload()
+                checked(driver.cuGraphLaunch(ready, stream))
+                found = receive.download()
+                assert (found == turn * comm.size + sum(range(comm.size))).all(), name
+            checked(driver.cuGraphExecDestroy(ready))
+            checked(driver.cuGraphDestroy(graph))
+
+
+@layouts({"": (2,)})
+@pytest.mark.parametrize("wait", ["all", "any", "some", "test"])
+def test_waits_for_several_requests(communicator: Make, layout: str, stream: int, wait: str) -> None:
+    comm, requests, other = communicator(layout=layout), hpccoll.Request, make_stream()
+    send, first, second = mirror(np.ones(COUNT), stream), mirror(np.zeros(COUNT), stream), np.zeros(3)
+    bound = comm.Allreduce_init(send, first)
+    for _ in range(3):
+        bound.Start()
+        both = [bound, comm.Iallreduce(np.ones(3), second)]
+        if wait == "all":
+            requests.Waitall(both)
+        elif wait == "any":
+            assert sorted(requests.Waitany(both) for _ in both) == [0, 1]
+            assert requests.Waitany(both) == MPI.UNDEFINED
+        elif wait == "some":
+            found: list[int] = []
+            while len(found) < 2:
+                found += requests.Waitsome(both) or []
+            assert sorted(found) == [0, 1]
+        else:
+            while not requests.Testall(both):
+                pass
+        assert (first.download(other) == comm.size).all()
+        assert (second == comm.size).all()

@@ -28,6 +28,7 @@ DEVICE_ROOMS = (
     "runtime.streams",
     "transports.nccl",
     "runtime.device_program",
+    "runtime.tape",
     "runtime.device_side",
     "cli.bench.on_device.buffers",
     "cli.bench.on_device.cuda",

@@ -1,0 +1,193 @@
+"""Persistent calls on device arrays that NCCL does: `Start` enqueues, on a stream, as the blocking call does.
+
+A stream keeps what is enqueued on it in order, so a call may be started again before it is complete, and a
+CUDA graph can capture `Start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from mpi4py import MPI
+
+from hpccoll.arrays.device import current_stream, home_of, stream_handle
+from hpccoll.calls import Call
+from hpccoll.errors import UsageError
+from hpccoll.runtime.request import PersistentRequest
+from hpccoll.runtime.wait import Waits
+
+if TYPE_CHECKING:
+    from hpccoll.runtime.context import Context
+    from hpccoll.runtime.device_side import ByNccl
+
+
+class EnqueuedRequest(PersistentRequest):
+    """A persistent call on device arrays.
+
+    It is complete when its stream is through: `Wait` waits for that, and so do the waits of `hpccoll.Request`
+    for several requests.  MPI's own do not know of it, and return at once.
+    """
+
+    _bound: Bound | None = None
+    _used: Callable[[], Context]
+    _active = False
+    _event: Any = None
+
+    @classmethod
+    def _for(cls, bound: Bound, used: Callable[[], Context]) -> EnqueuedRequest:
+        """`used`: gives the state of the communicator, and raises when it must not be used."""
+        request = cls()
+        request._bound, request._used = bound, used
+        return request
+
+    def Start(self) -> None:
+        """Enqueue the call.  Raises UsageError when it was freed, and what the blocking call does."""
+        bound = self._bound
+        if bound is None:
+            raise UsageError("this persistent request was freed")
+        if self._event is not None:
+            self._forget_event()
+        bound.start(self._used)
+        self._active = True
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Return once the call is complete.  Raises its errors."""
+        if self._active and self._bound is not None:
+            self._bound.wait()
+        self._forget_event()
+        self._active = False
+        return super().Wait(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """True once the call is complete.  Raises its errors."""
+        if self._active and self._bound is not None:
+            if self._event is None:
+                self._event = self._bound.end()
+            if not self._bound.complete(self._event):
+                return False
+        return self.Wait(status)
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        return self.Test(status)
+
+    def _forget_event(self) -> None:
+        if self._event is not None and self._bound is not None:
+            self._bound.give_back(self._event)
+        self._event = None
+
+    def block_stream(self, stream: Any = None) -> None:
+        if self._active and self._bound is not None:
+            self._bound.block(None if stream is None else stream_handle(stream))
+
+    @property
+    def _hidden(self) -> bool:
+        return self._active
+
+    def _arrive(self) -> None:
+        self.Wait()
+
+    def Free(self) -> None:
+        """Let go of the buffers.  A call under way is waited for."""
+        self.Wait()
+        if self._bound is not None:
+            self._bound.release()
+        self._bound = None
+
+
+class Bound:
+    """What a persistent request is bound to.
+
+    `stream`: on which it is enqueued, None for the one that is current in the library of the arrays.
+    """
+
+    def __init__(self, context: Context, call: Call, kind: ByNccl, stream: int | None) -> None:
+        self._context = context
+        self._call = call
+        self._kind = kind
+        self._stream = stream
+        self._home = home_of(call.give if call.take is None else call.take.flat)
+        self._owner = self._home.owner
+        replays = context.on_devices.replays
+        assert replays is not None
+        self._replays = replays
+        self._known = replays.known(call, kind)
+        self._on = 0
+
+    def start(self, used: Callable[[], Context]) -> None:
+        """Enqueue the call; `used` as in `EnqueuedRequest._for`."""
+        current = current_stream(self._owner, self._home.stream)
+        self._on = stream = current if self._stream is None else self._stream
+        context = used()
+        if (
+            self._known is None
+            or stream != current
+            or context.broken is not None
+            or not context.in_use.acquire(blocking=False)
+        ):
+            self._start_with_care(current, stream)
+            return
+        try:
+            self._replays.play(self._known, stream)
+        finally:
+            context.in_use.release()
+
+    def _start_with_care(self, current: int, stream: int) -> None:
+        device = self._context.on_devices.side.device
+        if current != self._home.stream:  # where strided arrays are packed
+            with device:
+                event = device.mark(current)
+                device.follow(self._home.stream, event)
+                device.give_back(event)
+        self._call.refill()
+        self._context.run_on_device(self._call, None, stream)
+
+    def wait(self) -> None:
+        """Until the stream is through; the communicator's deadline holds."""
+
+        def stages() -> Waits:
+            event = self.end()
+            while not self.complete(event):
+                yield None
+            self.give_back(event)
+
+        self._context.wait(stages(), self._call.collective, -1, None)
+
+    def end(self) -> Any:
+        """An event that is reached with the end of the last call.
+
+        Raises: UsageError while the stream is captured.
+        """
+        device = self._context.on_devices.side.device
+        with device:
+            if device.capturing(self._on):
+                raise UsageError(
+                    "the stream is being captured: a captured call is complete when its graph is"
+                )
+            return device.mark(self._on)
+
+    def complete(self, event: Any) -> bool:
+        """Raises AbortedError when NCCL has failed: what a lost rank ends is complete too, and wrong."""
+        side = self._context.on_devices.side
+        reached = side.device.reached(event)
+        side.look(self._kind)
+        return reached
+
+    def release(self) -> None:
+        """It is not started again."""
+        if self._known is not None:
+            self._known.tape.drop()
+
+    def give_back(self, event: Any) -> None:
+        self._context.on_devices.side.device.give_back(event)
+
+    def block(self, stream: int | None) -> None:
+        """A stream, by default the current one, waits for the last call."""
+        if stream is None:
+            stream = current_stream(self._owner, self._home.stream)
+        if stream != self._on:
+            device = self._context.on_devices.side.device
+            with device:
+                event = device.mark(self._on)
+                device.follow(stream, event)
+                device.give_back(event)
