@@ -110,16 +110,24 @@ def device_array(thing: Any, what: str) -> DeviceArray:
         return _of_dlpack(thing, what)
     if cuda.get("mask") is not None:
         raise UsageTypeError(f"{what} is a {type(thing).__name__} with a mask")
-    try:
-        dtype = np.dtype(cuda["typestr"])
-    except TypeError:
-        raise UsageTypeError(f"{what} has the unknown dtype {cuda['typestr']!r}") from None
-    if dtype.kind == "V" and isinstance(getattr(thing, "dtype", None), np.dtype):
-        dtype = thing.dtype  # of ml_dtypes, or structured: the interface has only their size
+    dtype = _dtype_of(thing, cuda["typestr"], what)
     address, read_only = cuda["data"]
     home = Home(ordinal_of(thing), current_stream(thing, cuda.get("stream")), thing)
     strides = cuda.get("strides")
     return placed(address, cuda["shape"], dtype, strides=strides, read_only=read_only, home=home)
+
+
+def _dtype_of(thing: Any, typestr: str, what: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(typestr)
+    except TypeError:
+        dtype = None
+    own = getattr(thing, "dtype", None)
+    if isinstance(own, np.dtype) and (dtype is None or dtype.kind == "V"):
+        return own  # of ml_dtypes, or structured: the interface has at most their size
+    if dtype is None:
+        raise UsageTypeError(f"{what} has the unknown dtype {typestr!r}")
+    return dtype
 
 
 def placed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from hpccoll.dtypes import ROWS, Row
+from hpccoll.ops.kernels import kernel_for_row
 from hpccoll.ops.on_device import over_nccl
 from hpccoll.ops.table import PAIRS, TABLE, Operator, working_name
 
@@ -14,7 +15,8 @@ LEGEND = (
     "float32, int64    combined and sent in that type, rounded once at the end",
     "MPI               where your MPI has a type for it",
     "-                 refused on all ranks before anything moves",
-    "over NCCL         on devices; all others go over the host",
+    "by NCCL           on devices, combined by NCCL",
+    "by kernels        on devices, moved by NCCL and combined by kernels; all others go over the host",
 )
 _FIRST = ("SUM", "PROD", "scaled_sum", "AVG")
 _PAIR = "value, index"
@@ -30,7 +32,8 @@ def table() -> list[list[str]]:
     ]
     columns += [
         ["user", *(BY_MPI if row.bits is None else REFUSED for row in ROWS.values()), BY_MPI],
-        ["over NCCL", *(_over_nccl(operators, row) for row in ROWS.values()), REFUSED],
+        ["by NCCL", *(_by_nccl(operators, row) for row in ROWS.values()), REFUSED],
+        ["by kernels", *(_by_kernels(operators, row) for row in ROWS.values()), "MINLOC MAXLOC"],
     ]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -51,9 +54,15 @@ def markdown() -> str:
     return "\n".join([head, "|" + "---|" * len(table()[0]), *rows])
 
 
-def _over_nccl(operators: list[Operator], row: Row) -> str:
-    """The operators by which NCCL combines arrays on devices; the others go over the host."""
+def _by_nccl(operators: list[Operator], row: Row) -> str:
+    """The operators by which NCCL combines arrays on devices."""
     return " ".join(one.name for one in operators if over_nccl(one.name, row)) or REFUSED
+
+
+def _by_kernels(operators: list[Operator], row: Row) -> str:
+    """The others for which there are kernels."""
+    names = (one.name for one in operators if row.kind in one.kinds and not over_nccl(one.name, row))
+    return " ".join(name for name in names if kernel_for_row(name, row)) or REFUSED
 
 
 def _column(operator: Operator) -> list[str]:

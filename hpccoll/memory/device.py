@@ -58,7 +58,8 @@ def copy(target: Array, source: Array) -> None:
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ResourceError(f"CUDA: a copy on the device failed with {status.name}")
         return
-    with _current_in_cupy(home_of(target)):
+    home = home_of(target)
+    with working_in_cupy(home.device, home.stream):
         seen_by_cupy(target)[...] = seen_by_cupy(source)
 
 
@@ -66,7 +67,7 @@ def divide(values: Array, divisor: int, stream: int) -> None:
     """Values /= divisor, each element with one rounding, on a stream."""
     import cupy
 
-    with _current_in_cupy(home_of(values)._replace(stream=stream)):
+    with working_in_cupy(home_of(values).device, stream):
         seen = seen_by_cupy(values, values.dtype)
         cupy.true_divide(seen, divisor, out=seen)
 
@@ -82,15 +83,15 @@ class _Handle:
 
 
 @contextmanager
-def _current_in_cupy(home: Home) -> Generator[None, None, None]:
-    """Inside, CuPy works on the device and stream of some memory."""
+def working_in_cupy(device: int | None, stream: int) -> Generator[None, None, None]:
+    """Inside, CuPy works on a device and a stream."""
     import cupy
 
     if hasattr(cupy.cuda.Stream, "from_external"):
-        stream = cupy.cuda.Stream.from_external(_Handle(home.stream))
+        current = cupy.cuda.Stream.from_external(_Handle(stream))
     else:  # before CuPy 14
-        stream = cupy.cuda.ExternalStream(home.stream)
-    with cupy.cuda.Device(home.device), stream:
+        current = cupy.cuda.ExternalStream(stream)
+    with cupy.cuda.Device(device), current:
         yield
 
 

@@ -1,11 +1,12 @@
-"""Which reductions NCCL does as the table of operators wants them; the others go over the host.
+"""How elements travel on devices: combined by NCCL where it answers as the table does, else by kernels.
 
-    SUM, PROD            numbers of 32 and 64 bits, int8, uint8; 16-bit floats, rounded at every step
-    SUM of complex       as two real numbers
+    SUM, PROD            numbers of 32 and 64 bits, int8, uint8; 16-bit floats, rounded at every step: NCCL
+    SUM of complex       as two real numbers: NCCL
     AVG                  of floats and complex numbers: NCCL's sum, then one division
     scaled_sum           floats, by NCCL's operator that multiplies first
-    MIN, MAX             integers; NCCL drops a NaN, so floats go over the host
-    all others           over the host
+    MIN, MAX             integers: NCCL; floats, of which NCCL drops a NaN: kernels
+    all other pairs of the table, scans, and sums in a fixed order: kernels, where there are any
+    the rest             over the host
 
 Docs: docs/types.md.
 """
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from hpccoll.dtypes import ROWS, Row, row_of, tag
-from hpccoll.ops.table import AVG, Arithmetic
+from hpccoll.ops.kernels import Kernel, kernel_for
+from hpccoll.ops.table import AVG, Arithmetic, Operator
 
 SCALED = "SCALED"
 _PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -30,7 +32,8 @@ class Travel:
     """How elements travel over NCCL: `width` of its elements of type `nccl` for each one of `itemsize` bytes.
 
     `operator`: of NCCL, SCALED, or empty where nothing is combined.  `divides`: the sum is divided
-    afterwards.
+    afterwards.  `kernel`: what combines elements, which travel as bytes.  `whole`: it must have those of all
+    ranks at once.
     """
 
     nccl: str
@@ -38,31 +41,47 @@ class Travel:
     width: int = 1
     operator: str = ""
     divides: bool = False
+    kernel: Kernel | None = None
+    whole: bool = False
 
 
 BYTES = Travel("uint8", 1)
 
 
-def travel(arithmetic: Arithmetic | None, dtype: np.dtype[Any]) -> Travel | None:
-    """How a call's elements travel over NCCL; None where NCCL cannot do it as the table says."""
+def travel(
+    arithmetic: Arithmetic | None, dtype: np.dtype[Any], *, scans: bool = False, ordered: bool = False
+) -> Travel | None:
+    """How a call's elements travel on devices; None where they go over the host.
+
+    `scans`: it is a scan.  `ordered`: elements must be combined in the order of the ranks.
+    """
     if arithmetic is None:
         return BYTES
     operator = arithmetic.operator
     if operator.into is not None or operator.function is not None or not operator.commutes:
         return None
-    return _travel(operator.name, dtype)
+    found = None if scans or ordered else _by_nccl(operator.name, dtype)
+    return found if found is not None else _by_kernel(operator, dtype, whole=ordered)
 
 
 @lru_cache(maxsize=256)
-def _travel(name: str, dtype: np.dtype[Any]) -> Travel | None:
+def _by_nccl(name: str, dtype: np.dtype[Any]) -> Travel | None:
     row = row_of(dtype)
     if row is None or tag(dtype) != row.name.encode():  # not of this machine's byte order
         return None
     return over_nccl(name, row)
 
 
+def _by_kernel(operator: Operator, dtype: np.dtype[Any], *, whole: bool) -> Travel | None:
+    kernel = kernel_for(operator, dtype)
+    if kernel is None:
+        return None
+    whole = whole or operator.average
+    return Travel(BYTES.nccl, kernel.itemsize, kernel.itemsize, kernel=kernel, whole=whole)
+
+
 def over_nccl(name: str, row: Row) -> Travel | None:
-    """How elements of a type travel over NCCL to be combined; None where they go over the host."""
+    """How elements of a type travel that NCCL combines; None where it does not."""
     part = ROWS[_PARTS[row.name]] if row.name in _PARTS else row
     if part.nccl is None or (part.kind == "float" and part.itemsize == 1) or not _agrees(name, row):
         return None

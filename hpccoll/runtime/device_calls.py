@@ -141,12 +141,15 @@ class DeviceCalls:
     def _agreed_kind(self, call: Call) -> ByNccl | None:
         """What a call becomes, None where it goes over the host; the first of its kind all ranks agree on."""
         context, key = self._context, self._key(call)
-        if key not in self._kinds:
+        known = key in self._kinds
+        # What blocks of different lengths the others have may change with every call.
+        if not known or (call.ragged and self._kinds[key] is not None and context.config.checks == "on"):
             sequence = context.number()
 
             def stages() -> Waits:
                 yield from context.opening.agree_on_device(call, sequence)
-                self._learn(key, call)
+                if not known:
+                    self._learn(key, call)
 
             context.wait(context.in_turn(sequence, stages()), call.collective, sequence, None)
         elif context.broken is not None:
@@ -158,7 +161,9 @@ class DeviceCalls:
         operator = call.arithmetic.operator if call.arithmetic is not None else None
         combined = (operator.code, operator.into) if operator is not None else ()
         only = self._context.planner.only(call.collective)
-        return (call.collective, call.dtype, call.count, call.root, call.ragged, only, combined)
+        # What a rank gives and takes in a ragged call the others do not know, but for a reduce-scatter.
+        counts = call.gives if call.ragged and call.collective == "reduce_scatter" else call.ragged
+        return (call.collective, call.dtype, call.count, call.root, counts, only, combined)
 
     def _learn(self, key: Key, call: Call) -> None:
         if self._side is None:

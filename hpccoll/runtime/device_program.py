@@ -4,23 +4,23 @@ What goes on inside nodes runs on the caller's stream.  Where a plan has several
 nodes runs on a second one, so that one chunk is between the nodes while the next is inside; an event is
 recorded wherever an operation of one stream waits for one of the other.  Without chunks there are none.
 
+What NCCL does not combine is combined by a kernel (device_combining.py).
+
 NCCL takes elements in a row.  A member whose elements lie apart packs them into scratch memory, and unpacks
 what it gets: which ranks do is nobody else's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 
 from hpccoll.plans.program import Copy, GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind, Plan
+from hpccoll.runtime.device_combining import Action, Address, Bases, Combining
 from hpccoll.runtime.tape import GIVEN, SECOND, Code, Tape
 from hpccoll.transports.nccl import NcclGroup
 
-Bases = list[int]  # addresses of input, output and scratch
-Action = Callable[[Tape, int, Bases, int], None]  # writes to a tape: stream, addresses of memories, operator
-Address = tuple[int, int]  # memory, bytes from its beginning
 Instruction = tuple[str, int, Action | int]  # what, on which of the two streams, action or number of an event
 
 CALLERS, NETWORK = GIVEN, SECOND
@@ -32,7 +32,7 @@ class DeviceProgram:
     """A compiled program.
 
     `groups`: the communicators by their members.  `itemsize`: bytes of a plan's element; `width`: how many
-    of NCCL's elements of type `kind` one is.
+    of NCCL's elements of type `kind` one is.  `combining`: what combines elements, if NCCL does not.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class DeviceProgram:
         itemsize: int,
         kind: int,
         width: int,
+        combining: Combining | None = None,
     ) -> None:
         self.plan = plan
         self.name = plan.name
@@ -50,6 +51,7 @@ class DeviceProgram:
         self._itemsize = itemsize
         self._kind = kind
         self._width = width
+        self._combining = combining
         self._scratch = program.scratch * itemsize
         self._split = plan.chunks > 1
         self.groups: tuple[NcclGroup, ...] = ()
@@ -145,6 +147,8 @@ class DeviceProgram:
         return copy
 
     def _call(self, call: GroupCall, source: Address | None, target: Address | None) -> Action:
+        if call.kind.reduces and self._combining is not None:
+            return self._combined(self._combining, call, source, target)
         group, kind, root = self._groups[call.members], self._kind, call.root
         me = call.index
         count = self._width * sum(map(_length, call.source or call.target))
@@ -188,6 +192,18 @@ class DeviceProgram:
                     group, self._blocks((m, o), rows), self._blocks((n, p), counts[me::size])
                 )
         raise TypeError(f"NCCL has no {call.kind.value}")
+
+    def _combined(
+        self, combining: Combining, call: GroupCall, source: Address | None, target: Address | None
+    ) -> Action:
+        """A call of which NCCL moves the elements, and a kernel combines them."""
+        begin = -(-self._scratch // ALIGNMENT) * ALIGNMENT
+        row = (int(Memory.SCRATCH), begin)
+        count = sum(map(_length, call.source or call.target))
+        group = self._groups[call.members]
+        nbytes, action = combining.action(call, group, count, source or row, target or row, row)
+        self._scratch = begin + nbytes
+        return action
 
     def _unequal_gather(
         self, group: NcclGroup, source: Address, target: Address, counts: list[int]

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,18 @@ from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import ResourceError
 from hpccoll.memory import device as memory
-from hpccoll.ops.on_device import SCALED, Travel, travel
+from hpccoll.ops.on_device import BYTES, SCALED, Travel, travel
 from hpccoll.plans.catalogue import make_plan, names, recipe_of
 from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
+from hpccoll.runtime.device_combining import Combining
+from hpccoll.runtime.device_messages import Messages
 from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.planning import order_of
+from hpccoll.runtime.ragged import partly_known
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
@@ -55,7 +59,7 @@ Groups = tuple[tuple[int, ...], ...]
 class ByNccl:
     """A kind of call that NCCL does: its program, and how elements travel."""
 
-    program: DeviceProgram
+    program: DeviceProgram | Messages
     travel: Travel
 
     def repeats(self, call: Call) -> bool:
@@ -68,13 +72,12 @@ class ByNccl:
         return not self.overlaps(call)
 
     def overlaps(self, call: Call) -> bool:
-        """Whether the result would come where elements are still to be read."""
-        take = call.take
-        return (
-            take is not None
-            and call.collective not in IN_PLACE
-            and bool(np.may_share_memory(call.give, take.flat))
-        )
+        """Whether the result must go elsewhere first: elements are still to be read there, or it is askew."""
+        take, kernel = call.take, self.travel.kernel
+        if take is None:
+            return False
+        askew = kernel is not None and take.flat.ctypes.data % kernel.alignment != 0
+        return askew or (call.collective not in IN_PLACE and bool(np.may_share_memory(call.give, take.flat)))
 
 
 def _is_the_callers(buffer: Buffer) -> bool:
@@ -114,11 +117,14 @@ class DeviceSide:
             "missing": missing,
             "version": 0 if missing else nccl.version(),
             "shares": not missing and nccl.may_share_devices(),
+            "cupy": find_spec("cupy") is not None,
         }
         texts = gather(self._private, json.dumps(facts).encode(), self._deadline(), "devices of all ranks")
+        found = [json.loads(text) for text in texts]
+        self._has_cupy = all(fact["cupy"] for fact in found)
         if self._config.device_path == "host":
             return "device_path is host"
-        reason = why_not_nccl([json.loads(text) for text in texts])
+        reason = why_not_nccl(found)
         if reason and self._config.device_path == "nccl":
             raise ResourceError(f"NCCL cannot be used: {reason}", rank=self._rank)
         if reason and self._rank == 0:
@@ -135,24 +141,40 @@ class DeviceSide:
 
         `only`: the plan asked for by name, or empty.  Raises: as `_make_groups`.
         """
-        how = travel(call.arithmetic, call.dtype)
-        if self.reason or call.ragged or call.collective in SCANS or how is None or self._size == 1:
+        if self.reason or self._size == 1:
             return None
-        if call.arithmetic is not None and order_of(call.arithmetic, self._config) is not Order.ANY:
+        if partly_known(call) or (call.ragged and call.collective == "allgather"):
+            return self._learn_ragged()
+        if call.ragged and call.gives is None:  # whose counts the ranks must exchange at every call
+            return None
+        ordered = call.arithmetic is not None and order_of(call.arithmetic, self._config) is not Order.ANY
+        how = travel(call.arithmetic, call.dtype, scans=call.collective in SCANS, ordered=ordered)
+        if how is None or ((how.kernel is not None or how.divides) and not self._has_cupy):
             return None
         count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
-        plan = self._plan(Collective(call.collective, self._size, count, call.root), how, only)
+        counts = call.gives if call.ragged else None
+        plan = self._plan(Collective(call.collective, self._size, count, call.root, counts), how, only)
         for step in plan.steps:
             if step.groups not in self._made:
                 self._make_groups(step.groups)
         program = lower(plan, self._rank, all_blocks=True)
         kind = nccl.TYPES[how.nccl]
-        return ByNccl(DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width), how)
+        combining = None if how.kernel is None else Combining(how.kernel, kind, self.device.ordinal)
+        made = DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width, combining)
+        return ByNccl(made, how)
+
+    def _learn_ragged(self) -> ByNccl:
+        """Blocks of which no rank knows all lengths: one message for each that is not empty."""
+        groups = self._layout.groups("WORLD")
+        if groups not in self._made:
+            self._make_groups(groups)
+        return ByNccl(Messages(self._groups[groups[0]]), BYTES)
 
     def _plan(self, collective: Collective, how: Travel, only: str) -> Plan:
         """NCCL's own call, unless another plan is asked for that consists of NCCL's calls."""
-        scaled = how.operator == SCALED  # whose operator is of one communicator
-        name = only if only in self.names(collective.name) and not scaled else "flat"
+        # A scaled sum has an operator of one communicator.
+        flat = how.operator == SCALED or how.whole or collective.name in SCANS
+        name = only if only in self.names(collective.name) and not flat else "flat"
         most = max(1, collective.elements * how.itemsize // max(CHUNK_BYTES, self._config.chunk_bytes))
         chunks = max(count for count in CHUNKS if count <= most)
         segment = max(1, collective.elements)
@@ -242,7 +264,10 @@ class DeviceSide:
         if output is None and call.collective == "broadcast":
             output = call.give
         bases = [0 if memory is None else memory.ctypes.data for memory in (call.give, output, scratch)]
-        kind.program.write(tape, bases, operator)
+        if isinstance(kind.program, Messages):
+            kind.program.write(tape, call, bases)
+        else:
+            kind.program.write(tape, bases, operator)
         if kind.travel.divides and output is not None and output.size:
             tape.kernel(GIVEN, partial(memory.divide, unowned(output), self._size))
         return tape

@@ -153,9 +153,17 @@ class Opening:
 
     def agree_on_device(self, call: Call, sequence: int) -> Waits:
         """All ranks call the same on device arrays."""
-        if self._config.checks == "on":
-            code = self._planner.asked_code(call.collective)
+        if self._config.checks != "on":
+            return
+        if partly_known(call):
+            yield from self._balanced(call, sequence, *vectors(call, self._rank, self._size), 0)
+            return
+        code = self._planner.asked_code(call.collective)
+        try:
             yield from self._agreement.check(sequence, _fingerprint(call, sequence, code), "", None)
+        except MismatchError as error:
+            yield from self._name_counts(call, error)
+            raise
 
     def agree_to_make(self, call: Call, sequence: int) -> Waits:
         if partly_known(call):

@@ -71,6 +71,25 @@ def test_blocks_of_different_lengths(communicator: Make, layout: str, stream: in
             jobs = [Ragged(collective, counts, order=order, root=size - 1)]
             for job in every_place(jobs):
                 perform(comm, job, stream)
+    assert None not in comm._context.on_devices._kinds.values()  # none went over the host
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_blocks_of_which_the_ranks_disagree(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    size, rank = comm.size, comm.rank
+    send, receive = mirror(np.arange(3.0 * size), stream), mirror(np.full(3 * size, -1.0), stream)
+    comm.Alltoallv([send, [2] * size], [receive, [2] * size])
+    gives = [2] * size
+    gives[(rank + 1) % size] += rank == 0  # rank 0 gives one more than the next one takes
+    with pytest.raises(hpccoll.MismatchError, match="rank 0 gives 3 elements to rank 1, which takes 2"):
+        comm.Alltoallv([send, gives], [receive, [2] * size])
+    counts = [1 + (rank == 0), *[1] * (size - 1)]
+    with pytest.raises(hpccoll.MismatchError, match="block of rank 0 has 2 on rank 0"):
+        comm.Allgatherv(mirror(np.ones(counts[rank]), stream), [receive, counts])
+    comm.Alltoallv([send, [2] * size], [receive, [2] * size])
+    wanted = np.concatenate([np.arange(2) + 2 * rank for _ in range(size)])
+    assert (receive.download()[: 2 * size] == wanted).all()
 
 
 @layouts({"": (2,), "2+2": (4,)})

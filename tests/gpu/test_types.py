@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -12,10 +13,11 @@ import hpccoll
 from hpccoll.dtypes import ROWS
 from hpccoll.ops.on_device import over_nccl, travel
 from hpccoll.ops.table import arithmetic, operator_of
+from hpccoll.runtime.device_combining import SHORT_BYTES
 from tests.collectives.conftest import Make
 from tests.gpu.memory import mirror, perform, perform_all
 from tests.support.layouts import layouts
-from tests.support.oracle import Job
+from tests.support.oracle import Job, every_place, every_root
 from tests.support.oracle.elements import BOOL, NUMBERS, operators
 
 
@@ -24,8 +26,8 @@ from tests.support.oracle.elements import BOOL, NUMBERS, operators
 def test_every_operator(communicator: Make, layout: str, stream: int, dtype: np.dtype) -> None:
     comm = communicator(layout=layout)
     for op in operators(dtype):
-        jobs = [Job(collective, 17, dtype, op) for collective in ("allreduce", "reduce", "reduce_scatter")]
-        perform_all(comm, jobs, stream)
+        reductions = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
+        perform_all(comm, [Job(collective, 17, dtype, op) for collective in reductions], stream)
 
 
 @layouts({"": (2,), "2+2": (4,)})
@@ -37,13 +39,61 @@ def test_any_dtype_is_moved(communicator: Make, layout: str, stream: int) -> Non
 
 
 @layouts({"": (4,), "2+2": (4,), "3+1": (4,)})
-def test_nan_under_max_and_min(communicator: Make, layout: str, stream: int) -> None:
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
+def test_nan_under_max_and_min(communicator: Make, layout: str, stream: int, dtype: str) -> None:
     comm = communicator(layout=layout)
-    for values in permutations((2, np.nan, 5, 7)):
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    for values in permutations((2, np.nan, 5, -7)):
         for op in (MPI.MAX, MPI.MIN):
-            send, receive = mirror([values[comm.rank]], stream, "f4"), mirror([0], stream, "f4")
+            send, receive = mirror([values[comm.rank]], stream, kind), mirror([0], stream, kind)
             comm.Allreduce(send, receive, op)
-            assert np.isnan(receive.download()).all()
+            assert np.isnan(receive.download().astype("f4")).all()
+    for op, wanted in ((MPI.MAX, 2), (MPI.MIN, -6)):
+        send, receive = mirror([2 - 4.0 * (comm.rank % 3)], stream, kind), mirror([0], stream, kind)
+        comm.Allreduce(send, receive, op)
+        assert receive.download().astype("f4") == wanted
+    assert all(plan == "flat" for _, plan in comm.tally())
+
+
+@layouts({"": (2, 3), "2+2": (4,), "3+1": (4,)})
+def test_kernels_on_short_and_long_buffers(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    reductions = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
+    for count in (1, 5, SHORT_BYTES // 8 // comm.size + 1):
+        for dtype, op in (("f8", "MAX"), ("c16", "PROD"), ("i2", "BXOR"), ("?", "LAND")):
+            jobs = [Job(collective, count, np.dtype(dtype), op) for collective in reductions]
+            perform_all(comm, every_root(every_place(jobs), comm.size), stream)
+
+
+@layouts({"": (2,), "2+2": (4,)})
+def test_pairs_of_value_and_index(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    for code in ("f4,i4", "f8,i4", "i2,i4", "i8,i4", "f2,i4"):
+        dtype = np.dtype(code, align=True)
+        send = np.zeros(5, dtype)
+        send["f0"] = [comm.rank, -comm.rank, 7, 3, comm.rank == 1]
+        send["f1"] = np.arange(5) + 10 * (comm.size - comm.rank)
+        for op in (MPI.MINLOC, MPI.MAXLOC):
+            on_host, receive = np.zeros(5, dtype), mirror(np.zeros(5, dtype), stream)
+            comm.Allreduce(send, on_host, op)
+            comm.Allreduce(mirror(send, stream), receive, op)
+            assert (receive.download() == on_host).all(), code
+
+
+@layouts({"": (4,), "2+2": (4,), "3+1": (4,), "cyclic:2+2": (4,)})
+def test_reproducible_sums_have_the_bits_of_a_sum_in_rank_order(
+    communicator: Make, layout: str, stream: int
+) -> None:
+    comm = communicator(layout=layout, reproducible=True)
+    for dtype in ("f4", "c16"):
+        for count in (7, 40_000):
+            rows = np.random.default_rng(1).standard_normal((comm.size, count)).astype(dtype)
+            receive = mirror(np.zeros(count, dtype), stream)
+            comm.Allreduce(mirror(rows[comm.rank], stream), receive)
+            wanted = rows[0].copy()
+            for row in rows[1:]:
+                wanted += row
+            assert receive.download().tobytes() == wanted.tobytes()
 
 
 @layouts({"3+1": (4,), "": (2,)})
@@ -89,11 +139,12 @@ def test_every_rank_gets_the_same_bits(
 
 
 @pytest.mark.ranks(2)
-def test_reproducible_sums_take_the_hosts_order(communicator: Make, stream: int) -> None:
+def test_reproducible_sums_of_halves_go_over_the_host(communicator: Make, stream: int) -> None:
     comm = communicator(reproducible=True, small_bytes=0, algorithm="allreduce:fold")
+    perform(comm, Job("allreduce", 33, np.dtype("f2")), stream)
     perform(comm, Job("allreduce", 33, np.dtype("f4")), stream)
     perform(comm, Job("allreduce", 33, np.dtype("i4")), stream)
-    assert comm.tally() == {("allreduce", "fold"): 1, ("allreduce", "flat"): 1}
+    assert comm.tally() == {("allreduce", "fold"): 1, ("allreduce", "flat"): 2}
 
 
 def test_what_goes_over_nccl() -> None:

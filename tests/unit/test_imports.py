@@ -27,6 +27,8 @@ GPU_ROOMS = (
 DEVICE_ROOMS = (
     "runtime.streams",
     "transports.nccl",
+    "runtime.device_combining",
+    "runtime.device_messages",
     "runtime.device_program",
     "runtime.tape",
     "runtime.device_side",

@@ -1,0 +1,54 @@
+"""Calls on device arrays with blocks of different lengths: NCCL's messages, all at once.
+
+A rank knows what it gives to each and takes from each, and no more.  Empty blocks are no messages, on either
+side.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpccoll.calls import Call
+from hpccoll.runtime.device_combining import Bases
+from hpccoll.runtime.ragged import vectors
+from hpccoll.runtime.tape import GIVEN, Code, Tape
+from hpccoll.transports import nccl
+from hpccoll.transports.base import Array
+from hpccoll.transports.nccl import NcclGroup
+
+
+class Messages:
+    """The program of all such calls."""
+
+    name = "flat"
+    scratch_bytes = 0
+
+    def __init__(self, group: NcclGroup) -> None:
+        self._group = group
+        self.groups = (group,)
+
+    def write(self, tape: Tape, call: Call, bases: Bases) -> None:
+        """One call, for memories at these addresses."""
+        group, kind, size = self._group, nccl.TYPES["uint8"], call.dtype.itemsize
+        me = group.index
+        gives, takes = self._lengths(call)
+        sources = bases[0] + (np.cumsum(gives) - gives) * size
+        if call.collective == "allgather":
+            sources[:] = bases[0]  # the same block to everybody
+        targets = bases[1] + (np.cumsum(takes) - takes) * size
+        if gives[me] and sources[me] != targets[me]:
+            tape.copy(GIVEN, int(targets[me]), int(sources[me]), int(gives[me]) * size)
+        tape.call(Code.BEGIN, GIVEN, group)
+        for code, addresses, lengths in ((Code.SEND, sources, gives), (Code.RECEIVE, targets, takes)):
+            for member in np.flatnonzero(lengths).tolist():
+                if member != me:
+                    nbytes = int(lengths[member]) * size
+                    tape.call(code, GIVEN, group, int(addresses[member]), nbytes, kind, member)
+        tape.call(Code.END, GIVEN, group)
+
+    def _lengths(self, call: Call) -> tuple[Array, Array]:
+        """Elements that this rank gives to each, and takes from each."""
+        size = len(self._group.members)
+        if call.collective != "allgather":
+            return vectors(call, self._group.index, size)
+        return np.full(size, call.give.size, np.int64), np.array(call.takes, np.int64)
