@@ -27,7 +27,8 @@ from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import ResourceError
 from hpccoll.memory import device as memory
-from hpccoll.ops.on_device import BYTES, SCALED, Travel, travel
+from hpccoll.ops.on_device import SCALED, Travel, travel
+from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.catalogue import make_plan, names, recipe_of
 from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.hazards import IN_PLACE
@@ -38,7 +39,6 @@ from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_messages import Messages
 from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.planning import order_of
-from hpccoll.runtime.ragged import partly_known
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
@@ -141,16 +141,12 @@ class DeviceSide:
 
         `only`: the plan asked for by name, or empty.  Raises: as `_make_groups`.
         """
-        if self.reason or self._size == 1:
+        counted = call.gives is not None or call.collective != "reduce_scatter"
+        how = self.travels(call.collective, call.arithmetic, call.dtype, ragged=call.ragged, counted=counted)
+        if how is None:
             return None
-        if partly_known(call) or (call.ragged and call.collective == "allgather"):
-            return self._learn_ragged()
-        if call.ragged and call.gives is None:  # whose counts the ranks must exchange at every call
-            return None
-        ordered = call.arithmetic is not None and order_of(call.arithmetic, self._config) is not Order.ANY
-        how = travel(call.arithmetic, call.dtype, scans=call.collective in SCANS, ordered=ordered)
-        if how is None or ((how.kernel is not None or how.divides) and not self._has_cupy):
-            return None
+        if call.ragged and call.arithmetic is None:
+            return self._learn_ragged(how)
         count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
         counts = call.gives if call.ragged else None
         plan = self._plan(Collective(call.collective, self._size, count, call.root, counts), how, only)
@@ -163,12 +159,32 @@ class DeviceSide:
         made = DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width, combining)
         return ByNccl(made, how)
 
-    def _learn_ragged(self) -> ByNccl:
-        """Blocks of which no rank knows all lengths: one message for each that is not empty."""
+    def travels(
+        self,
+        collective: str,
+        arithmetic: Arithmetic | None,
+        dtype: np.dtype[Any],
+        *,
+        ragged: bool = False,
+        counted: bool = True,
+    ) -> Travel | None:
+        """How the elements of a kind of call travel; None where they go over the host.
+
+        `counted`: the ranks know the counts of a ragged reduce-scatter, and need not exchange them.
+        """
+        if self.reason or self._size == 1 or (ragged and not counted):
+            return None
+        ordered = arithmetic is not None and order_of(arithmetic, self._config) is not Order.ANY
+        how = travel(arithmetic, dtype, scans=collective in SCANS, ordered=ordered)
+        needs_cupy = how is not None and (how.kernel is not None or how.divides)
+        return None if needs_cupy and not self._has_cupy else how
+
+    def _learn_ragged(self, how: Travel) -> ByNccl:
+        """Blocks of different lengths that are only moved."""
         groups = self._layout.groups("WORLD")
         if groups not in self._made:
             self._make_groups(groups)
-        return ByNccl(Messages(self._groups[groups[0]]), BYTES)
+        return ByNccl(Messages(self._groups[groups[0]]), how)
 
     def _plan(self, collective: Collective, how: Travel, only: str) -> Plan:
         """NCCL's own call, unless another plan is asked for that consists of NCCL's calls."""

@@ -11,11 +11,11 @@ from hpccoll.cli.bench.contenders import Contender, Taken, operator_of
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.places import Place
 from hpccoll.cli.bench.results import Case
-from hpccoll.ops.on_device import travel
+from hpccoll.ops.on_device import Travel
 from hpccoll.ops.table import arithmetic
 from hpccoll.ops.table import operator_of as table_row
 
-OVER_HOST = ", over the host"
+OVER_HOST, BY_KERNELS = ", over the host", ", by kernels"
 _DEFAULT = "flat"  # NCCL's own call
 
 
@@ -26,21 +26,22 @@ class OnDevice(Contender):
     by_nccl: tuple[str, ...] = ()
 
     def expected(self, case: Case) -> Taken:
-        if self.goes_over_host(case):
+        how = self.travels(case)
+        if how is None:
             found = super().expected(case)
             return replace(found, plan=f"{found.plan}{OVER_HOST}", crossing=None)
         one_call = self.algorithm is None or self.algorithm not in self.by_nccl or case.redop == "mulsum"
-        name = _DEFAULT if one_call else str(self.algorithm)
-        return Taken(name, name, None)
+        name = _DEFAULT if one_call or how.whole else str(self.algorithm)
+        return Taken(name, f"{name}{BY_KERNELS if how.kernel is not None else ''}", None)
 
-    def goes_over_host(self, case: Case) -> bool:
-        """As the library decides for a call."""
-        if not self.by_nccl or case.operation.ragged or case.operation.name in ("scan", "exscan"):
-            return True
-        if self.comm.size == 1 or case.redop is None:
-            return bool(self.comm.size == 1)
-        dtype = dtype_of(case.datatype)
-        return travel(arithmetic(table_row(operator_of(case.redop)), dtype), dtype) is None
+    def travels(self, case: Case) -> Travel | None:
+        """How elements travel; None over the host."""
+        dtype, how = dtype_of(case.datatype), None
+        if case.redop is not None:
+            how = arithmetic(table_row(operator_of(case.redop)), dtype)
+        side, operation = self.comm._context.on_devices.side, case.operation
+        found: Travel | None = side.travels(operation.explained_as, how, dtype, ragged=operation.ragged)
+        return found
 
 
 def addresses(name: str, arguments: tuple[Any, ...], place: Place, itemsize: int) -> tuple[int, int]:
