@@ -35,8 +35,8 @@ from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
+from hpccoll.runtime.device_blocks import Blocks
 from hpccoll.runtime.device_combining import Combining
-from hpccoll.runtime.device_messages import Messages
 from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
@@ -59,7 +59,7 @@ Groups = tuple[tuple[int, ...], ...]
 class ByNccl:
     """A kind of call that NCCL does: its program, and how elements travel."""
 
-    program: DeviceProgram | Messages
+    program: DeviceProgram | Blocks
     travel: Travel
 
     def repeats(self, call: Call) -> bool:
@@ -184,7 +184,7 @@ class DeviceSide:
         groups = self._layout.groups("WORLD")
         if groups not in self._made:
             self._make_groups(groups)
-        return ByNccl(Messages(self._groups[groups[0]]), how)
+        return ByNccl(Blocks(self._groups[groups[0]]), how)
 
     def _plan(self, collective: Collective, how: Travel, only: str) -> Plan:
         """NCCL's own call, unless another plan is asked for that consists of NCCL's calls."""
@@ -280,7 +280,7 @@ class DeviceSide:
         if output is None and call.collective == "broadcast":
             output = call.give
         bases = [0 if memory is None else memory.ctypes.data for memory in (call.give, output, scratch)]
-        if isinstance(kind.program, Messages):
+        if isinstance(kind.program, Blocks):
             kind.program.write(tape, call, bases)
         else:
             kind.program.write(tape, bases, operator)

@@ -28,7 +28,7 @@ DEVICE_ROOMS = (
     "runtime.streams",
     "transports.nccl",
     "runtime.device_combining",
-    "runtime.device_messages",
+    "runtime.device_blocks",
     "runtime.device_program",
     "runtime.tape",
     "runtime.device_side",

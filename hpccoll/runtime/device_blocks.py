@@ -17,7 +17,7 @@ from hpccoll.transports.base import Array
 from hpccoll.transports.nccl import NcclGroup
 
 
-class Messages:
+class Blocks:
     """The program of all such calls."""
 
     name = "flat"
