@@ -196,18 +196,71 @@ class PersistentRequest(_Waiting, MPI.Prequest):
         self._start = None
 
 
+class MessageRequest(Request):
+    """A message that MPI has under way, and what remains to be done here once it is there."""
+
+    _inner: MPI.Request
+
+    @classmethod
+    def of(cls, running: Running, inner: MPI.Request) -> MessageRequest:
+        """`inner`: MPI's own request."""
+        request = cls(_handle_for(running))
+        request._running, request._inner = running, inner
+        return request
+
+    def Cancel(self) -> None:
+        """Ask MPI to take the message back; Wait then says by its status whether it did."""
+        if self._running is not None:
+            self._inner.Cancel()
+
+
+class PersistentMessage(PersistentRequest):
+    """A message that can be started again and again."""
+
+    _inner: MPI.Prequest
+    _over: Callable[[], None]
+
+    @classmethod
+    def of(cls, start: _Started, inner: MPI.Prequest, over: Callable[[], None]) -> PersistentMessage:
+        """`inner`: MPI's own request; `over` is called when this one is freed."""
+        request = cls()
+        request._start, request._inner, request._over = start, inner, over
+        return request
+
+    def Cancel(self) -> None:
+        """As `MessageRequest.Cancel`."""
+        if self._running is not None:
+            self._inner.Cancel()
+
+    def Free(self) -> None:
+        """Let go of the buffers.  A message under way is waited for."""
+        started = self._start
+        super().Free()
+        if started is not None:
+            self._over()
+
+
 def _handle_for(running: Running) -> MPI.Grequest:
     """MPI's request that becomes complete with the call."""
 
     def query(status: MPI.Status) -> None:
-        status.Set_elements(MPI.BYTE, 0)
-        status.Set_cancelled(False)
+        _fill_in(status, running.status)
+        if isinstance(running.error, MPI.Exception):
+            raise running.error
         if running.error is not None:
             raise MPI.Exception(MPI.ERR_OTHER)
 
     handle = MPI.Grequest.Start(query)
     running.tell(handle.Complete)
     return handle
+
+
+def _fill_in(status: MPI.Status, message: MPI.Status | None) -> None:
+    """What MPI says of a message; of a collective nothing."""
+    status.Set_elements(MPI.BYTE, 0 if message is None else max(0, message.Get_elements(MPI.BYTE)))
+    status.Set_cancelled(message is not None and message.Is_cancelled())
+    if message is not None:
+        status.source, status.tag = message.source, message.tag
 
 
 def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) -> T:
