@@ -87,23 +87,29 @@ def blocks_to_receive(spec: Any, what: str, blocks: int) -> Message:
 
 def ragged_to_send(spec: Any, what: str, blocks: int) -> Message:
     """A block for each neighbour, with counts of their own."""
-    return _ragged(ragged_source(spec, what, blocks), blocks) if blocks else _nothing(spec, what, [])
+    if not blocks:
+        return _nothing(spec, what, [])
+    return _ragged(ragged_source(spec, what, blocks))
 
 
 def ragged_to_receive(spec: Any, what: str, blocks: int) -> Message:
     """A block of each neighbour, with counts of their own."""
-    return (
-        _ragged(ragged_target(spec, what, blocks, fill=True), blocks) if blocks else _nothing(spec, what, [])
-    )
+    if not blocks:
+        return _nothing(spec, what, [])
+    return _ragged(ragged_target(spec, what, blocks, fill=True))
 
 
 def typed_to_send(spec: Any, what: str, blocks: int) -> Message:
     """A block for each neighbour, with datatypes of their own."""
+    if not blocks:
+        return _nothing(spec, what, ([], []), [])
     return _typed(typed_source(spec, what, blocks))
 
 
 def typed_to_receive(spec: Any, what: str, blocks: int) -> Message:
     """A block of each neighbour, with datatypes of their own."""
+    if not blocks:
+        return _nothing(spec, what, ([], []), [])
     return _typed(typed_target(spec, what, blocks, fill=True))
 
 
@@ -131,7 +137,7 @@ def _blocks(buffer: Buffer, what: str, blocks: int) -> Message:
     return Message(buffer, lambda memory: [memory, count, kind])
 
 
-def _ragged(ragged: Ragged, blocks: int) -> Message:
+def _ragged(ragged: Ragged) -> Message:
     kind = _kind_of(ragged.buffer)
     of_element = ragged.buffer.dtype.itemsize // kind.extent
     counts = [count * of_element for count in ragged.counts]
@@ -145,12 +151,12 @@ def _typed(ragged: Ragged) -> Message:
     return Message(ragged.buffer, lambda memory: [memory, (counts, displs), kinds])
 
 
-def _nothing(spec: Any, what: str, counts: Any = 0) -> Message:
+def _nothing(spec: Any, what: str, counts: Any = 0, kind: Any = MPI.BYTE) -> Message:
     """For a rank without neighbours."""
     array = array_of(spec[0] if isinstance(spec, (list, tuple)) else spec, what)
     assert isinstance(array, DeviceArray)
     empty = placed(array.ctypes.data, 0, array.dtype, home=array.home)
-    return Message(Buffer(empty, None), lambda memory: [memory, counts, MPI.BYTE])
+    return Message(Buffer(empty, None), lambda memory: [memory, counts, kind])
 
 
 def _kind_of(buffer: Buffer) -> MPI.Datatype:

@@ -137,11 +137,13 @@ class OnHost:
 class OnDevice:
     """A buffer on a device.
 
-    `started`: for a call that goes on while the caller does other things.  `mpi_takes`: whether MPI takes
-    what is at an address of a device.
+    `started`: for a call that goes on while the caller does other things, and perhaps again and again.
+    `mpi_takes`: whether MPI takes what is at an address of a device.
     """
 
-    def __init__(self, argument: Argument, mpi_takes: Callable[[int, int], bool], *, started: bool) -> None:
+    def __init__(
+        self, argument: Argument, mpi_takes: Callable[[int, int], bool], *, started: bool, persistent: bool
+    ) -> None:
         spec, what = argument.spec, argument.what
         in_list = isinstance(spec, (list, tuple))
         seen = device_array(spec[0] if in_list else spec, what)
@@ -166,7 +168,7 @@ class OnDevice:
                 raise
         self._buffer, self._arrived = message.buffer, message.arrived
         self._flat = flat = message.buffer.flat
-        self._fresh = True
+        self._persistent = persistent
         if flat.size and not message.buffer.packed and mpi_takes(home.device, flat.ctypes.data):
             memory = flat.view(np.uint8).view(np.ndarray)
         else:
@@ -176,12 +178,11 @@ class OnDevice:
 
     def prepare(self) -> Waits:
         flat, staging = self._flat, self._staging
-        if not self._fresh:  # started again: the array may be in use on another stream by now
+        if self._persistent:  # other things may be on the stream since, or another be the current one
             staging.follow(self._stream, current_stream(self._home.owner, self._home.stream))
             if self._sends:
                 with staging.device:
                     self._buffer.refill()
-        self._fresh = False
         if self._room is None:
             yield from staging.through(self._stream)
         elif self._sends and flat.nbytes:
@@ -230,12 +231,15 @@ class Messages:
         self._config = config
         self.path = ""
 
-    def _sides(self, arguments: Sequence[Argument], *, started: bool) -> list[Side]:
+    def _sides(self, arguments: Sequence[Argument], *, started: bool, persistent: bool = False) -> list[Side]:
         sides: list[Side] = []
         try:
             for one in arguments:
-                there = on_device(one.spec[0] if isinstance(one.spec, (list, tuple)) else one.spec)
-                sides.append(OnDevice(one, self._mpi_takes, started=started) if there else OnHost(one.spec))
+                if on_device(one.spec[0] if isinstance(one.spec, (list, tuple)) else one.spec):
+                    takes = self._mpi_takes
+                    sides.append(OnDevice(one, takes, started=started, persistent=persistent))
+                else:
+                    sides.append(OnHost(one.spec))
         except BaseException:
             _release(sides)
             raise
@@ -282,7 +286,7 @@ class Messages:
         self, call: Callable[..., MPI.Prequest], arguments: Sequence[Argument], *, message: bool = True
     ) -> PersistentMessage:
         """A persistent one.  Raises as `run`."""
-        sides = self._sides(arguments, started=True)
+        sides = self._sides(arguments, started=True, persistent=True)
         inner = call(*(side.spec for side in sides))
 
         def start() -> Running:

@@ -51,7 +51,10 @@ class _Waiting(MPI.Request):
     def _release(self, running: Running | None, status: MPI.Status | None) -> Literal[True]:
         """Give the handle back to MPI and raise what the call ended with."""
         if running is None or running.error is None:
-            return super().Wait(status)
+            complete = super().Wait(status)
+            if status is not None and running is not None:
+                _fill_in(status, running.status)  # MPICH does not take over that it was cancelled
+            return complete
         with suppress(MPI.Exception):  # MPI says no more than that there was an error
             super().Wait(status)
         raise running.error
