@@ -6,6 +6,7 @@ one of the host, so such arrays are made ready for it first (runtime/device_mess
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 _Comm = MPI.Comm
 _ANY_SOURCE, _ANY_TAG, _NOBODY = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 
+# Whose instances need not be asked, which takes microseconds.
+_ON_HOST = frozenset({ndarray, bytes, bytearray, memoryview, array, MPI.buffer, type(MPI.BOTTOM), type(None)})
+
 
 def is_on_device(spec: Any) -> bool:
     """Whether an argument, an array or one of mpi4py's lists, has its elements on a device."""
     if isinstance(spec, (list, tuple)):
         spec = spec[0] if spec else None
-    return type(spec) is not ndarray and on_device(spec)
+    return type(spec) not in _ON_HOST and on_device(spec)
 
 
 def sent(buf: Any, what: str, dest: int) -> Argument:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from cuda.bindings import driver
@@ -31,6 +31,8 @@ from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.request import MessageRequest, PersistentMessage
 from hpccoll.runtime.streams import Device, Kept, Pinned, to_device, to_host
 from hpccoll.runtime.wait import Waits, drive
+
+T = TypeVar("T")
 
 
 class Staging:
@@ -215,6 +217,9 @@ class OnDevice:
         return self._room
 
     def release(self) -> None:
+        with self._staging.device:  # which the worker's thread has not: a packed copy is let go of here
+            for name in ("_buffer", "_flat"):
+                vars(self).pop(name, None)
         room, self._room = self._room, None
         if room is not None:
             self._staging.give_back(room)
@@ -279,7 +284,7 @@ class Messages:
         """Start a non-blocking one; `message`: it receives one message at most.  Raises as `run`."""
         sides = self._sides(arguments, started=True)
         self._prepare(sides)
-        inner = call(*(side.spec for side in sides))
+        inner = _called(call, sides)
         return MessageRequest.of(self._begin(inner, sides, message=message, last=True), inner)
 
     def bind(
@@ -287,7 +292,7 @@ class Messages:
     ) -> PersistentMessage:
         """A persistent one.  Raises as `run`."""
         sides = self._sides(arguments, started=True, persistent=True)
-        inner = call(*(side.spec for side in sides))
+        inner = _called(call, sides)
 
         def start() -> Running:
             self._prepare(sides)
@@ -344,6 +349,15 @@ class Messages:
     def _let_others_move(self) -> None:
         self._comm.Iprobe()
         PROGRESS.turn()
+
+
+def _called(call: Callable[..., T], sides: Sequence[Side]) -> T:
+    """MPI's request, which has the buffers until it is complete; where MPI refuses, nobody has."""
+    try:
+        return call(*(side.spec for side in sides))
+    except BaseException:
+        _release(sides)
+        raise
 
 
 def _release(sides: Sequence[Side]) -> None:

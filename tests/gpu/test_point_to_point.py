@@ -388,6 +388,10 @@ def test_what_is_refused(communicator: Make, stream: int) -> None:
     vector.Free()
     with pytest.raises(hpccoll.UsageError, match="count 11"):
         comm.Isend([mine, 11, MPI.DOUBLE], other(comm))
+    for call in (comm.Send, comm.Isend, comm.Send_init):
+        with pytest.raises(MPI.Exception) as caught:
+            call(mine, 2)
+        assert caught.value.Get_error_class() == MPI.ERR_RANK
     mine.view.flags.writeable = False
     with pytest.raises(hpccoll.UsageError, match="read-only"):
         comm.Recv(mine, other(comm))
