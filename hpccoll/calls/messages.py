@@ -46,7 +46,8 @@ Read = Callable[[Any, str], Message]
 class Argument:
     """A buffer of a call, on a device or the host; `read` reads one on a device.
 
-    `sends`: its elements are wanted before the call; `receives`: the call writes them.
+    `sends`: its elements are wanted before the call; `receives`: the call writes them.  `copied`: they must
+    be elsewhere during the call.
     """
 
     spec: Any
@@ -54,6 +55,7 @@ class Argument:
     read: Read
     sends: bool = False
     receives: bool = False
+    copied: bool = False
 
 
 def message_to_send(spec: Any, what: str) -> Message:

@@ -171,7 +171,8 @@ class OnDevice:
         self._buffer, self._arrived = message.buffer, message.arrived
         self._flat = flat = message.buffer.flat
         self._persistent = persistent
-        if flat.size and not message.buffer.packed and mpi_takes(home.device, flat.ctypes.data):
+        stays = bool(flat.size) and not message.buffer.packed and not argument.copied
+        if stays and mpi_takes(home.device, flat.ctypes.data):
             memory = flat.view(np.uint8).view(np.ndarray)
         else:
             self._room = staging.take(flat.nbytes)
@@ -279,12 +280,20 @@ class Messages:
             _release(sides)
 
     def start(
-        self, call: Callable[..., MPI.Request], arguments: Sequence[Argument], *, message: bool = True
+        self,
+        call: Callable[..., MPI.Request | list[MPI.Request]],
+        arguments: Sequence[Argument],
+        *,
+        message: bool = True,
     ) -> MessageRequest:
-        """Start a non-blocking one; `message`: it receives one message at most.  Raises as `run`."""
+        """Start a non-blocking one, or several; the status is that of the first.
+
+        `message`: it receives one message at most.  Raises as `run`.
+        """
         sides = self._sides(arguments, started=True)
         self._prepare(sides)
-        inner = _called(call, sides)
+        made = _called(call, sides)
+        inner = made if isinstance(made, list) else [made]
         return MessageRequest.of(self._begin(inner, sides, message=message, last=True), inner)
 
     def bind(
@@ -297,7 +306,7 @@ class Messages:
         def start() -> Running:
             self._prepare(sides)
             inner.Start()
-            return self._begin(inner, sides, message=message, last=False)
+            return self._begin([inner], sides, message=message, last=False)
 
         def over() -> None:
             inner.Free()
@@ -305,12 +314,21 @@ class Messages:
 
         return PersistentMessage.of(start, inner, over)
 
-    def _begin(self, inner: MPI.Request, sides: Sequence[Side], *, message: bool, last: bool) -> Running:
+    def _begin(
+        self, inner: Sequence[MPI.Request], sides: Sequence[Side], *, message: bool, last: bool
+    ) -> Running:
         status = MPI.Status()
 
         def stages() -> Waits:
-            while not inner.Test(status):
-                yield None
+            failed = None
+            for one in inner:
+                try:
+                    while not one.Test(status if one is inner[0] else None):
+                        yield None
+                except MPI.Exception as error:  # of the others MPI still has the buffers
+                    failed = failed or error
+            if failed is not None:
+                raise failed
             if not status.Is_cancelled():
                 for side in sides:
                     yield from side.finish(status if message else None)

@@ -202,11 +202,11 @@ class PersistentRequest(_Waiting, MPI.Prequest):
 class MessageRequest(Request):
     """A message that MPI has under way, and what remains to be done here once it is there."""
 
-    _inner: MPI.Request
+    _inner: Sequence[MPI.Request]
 
     @classmethod
-    def of(cls, running: Running, inner: MPI.Request) -> MessageRequest:
-        """`inner`: MPI's own request."""
+    def of(cls, running: Running, inner: Sequence[MPI.Request]) -> MessageRequest:
+        """`inner`: MPI's own requests."""
         request = cls(_handle_for(running))
         request._running, request._inner = running, inner
         return request
@@ -214,7 +214,8 @@ class MessageRequest(Request):
     def Cancel(self) -> None:
         """Ask MPI to take the message back; Wait then says by its status whether it did."""
         if self._running is not None:
-            self._inner.Cancel()
+            for one in self._inner:
+                one.Cancel()
 
 
 class PersistentMessage(PersistentRequest):

@@ -99,6 +99,10 @@ def test_arrays_as_they_are(stream: int) -> None:
             send.view[...] = 0
             hpccoll.Request.Waitall(requests)
             assert (receive.download() == turn + other).all()
+    send.view[...] = comm.rank
+    send.upload_later()
+    comm.Isendrecv_replace(send, other, 0, other, 0).Wait()
+    assert (send.download() == other).all()
     assert comm.message_path == "mpi"
     persistent = comm.Send_init(send, other), comm.Recv_init(receive, other)
     for turn in range(2):

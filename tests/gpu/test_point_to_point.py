@@ -141,9 +141,11 @@ def test_host_and_device_on_either_side(communicator: Make, stream: int) -> None
         comm.Sendrecv(give, other(comm), TAG, take, other(comm), TAG, status)
         assert ((take.download() if turn & 2 else take) == turn + other(comm)).all()
         assert status.Get_count(MPI.DOUBLE) == COUNT
-        request = comm.Isendrecv(give, other(comm), TAG, take, other(comm), TAG)
-        request.Wait()
+        status, request = MPI.Status(), comm.Isendrecv(give, other(comm), TAG, take, other(comm), TAG)
+        request.Wait(status)
         assert ((take.download() if turn & 2 else take) == turn + other(comm)).all()
+        if turn:  # MPICH's own has no status
+            assert (status.source, status.Get_count(MPI.DOUBLE)) == (other(comm), COUNT)
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -300,8 +302,9 @@ def test_replace(communicator: Make, stream: int, strided: bool) -> None:
         comm.Sendrecv_replace(both, other(comm), TAG, other(comm), TAG, status)
         assert (both.download() == turn + other(comm)).all()
         assert status.Get_count(MPI.DOUBLE) == both.view.size
-        comm.Isendrecv_replace(both, other(comm), TAG, other(comm), TAG).Wait()
+        comm.Isendrecv_replace(both, other(comm), TAG, other(comm), TAG).Wait(status)
         assert (both.download(make_stream()) == turn + comm.rank).all()
+        assert (status.source, status.Get_count(MPI.DOUBLE)) == (other(comm), both.view.size)
 
 
 def test_nobody(communicator: Make, stream: int) -> None:
@@ -347,15 +350,16 @@ def test_long_messages_on_several_streams(communicator: Make, stream: int) -> No
 def test_a_stream_that_waits_does_not_hold_up_another(communicator: Make, stream: int) -> None:
     """A receive for an array whose stream waits for a message that is sent later."""
     comm, late = communicator(), make_stream()
-    receive = pending(late, -1)
+    receive, answer = pending(late, -1), mirror(np.zeros(COUNT), stream)
+    gives = [pending(stream, 1), pending(stream, 5)]  # kept: to free memory waits for the whole device
     go_on = held_up(late)
     request = comm.Irecv(receive, other(comm), TAG)
-    answer = mirror(np.zeros(COUNT), stream)
-    comm.Isend(pending(stream, 1), other(comm), TAG)
-    comm.Sendrecv(pending(stream, 5), other(comm), 0, answer, other(comm), 0)
+    sent = comm.Isend(gives[0], other(comm), TAG)
+    comm.Sendrecv(gives[1], other(comm), 0, answer, other(comm), 0)
     assert (answer.download() == 5).all()
     go_on()
     request.Wait()
+    sent.Wait()
     assert (receive.download() == 1).all()
 
 
