@@ -3,16 +3,19 @@
     mpirun -n 4 python examples/heat.py
     HPCCOLL_LAYOUT=2+2 mpirun -n 4 python examples/heat.py --save heat.png
     mpirun -n 4 python examples/heat.py --plain              # on MPI.COMM_WORLD: the same answer
+    mpirun -n 4 python examples/heat.py --device cuda
 
 An mpi4py program of the usual kind; the one line that makes it a program of hpccoll is marked.  Create_cart,
 Shift, Sendrecv with a derived datatype, and Gatherv work as before; the residual's Allreduce is hpccoll's.
+With `--device cuda` the plate is in arrays of CuPy, on the GPU that `comm.device` says: the calls are the
+same, but columns are passed as they are, strided.
 
 u_t = u_xx + u_yy on the unit square, u = 0 at its border.  Explicit steps (forward in time, central in space)
 until the residual, the 2-norm of the change in a step, is below --tolerance times the first one.
 
 It checks itself: the result must equal the exact solution of the difference equations, which is known in
-closed form, and a run in one process that takes as many steps.  Exit status: 0 all of that holds, 1 it does
-not, 2 wrong arguments.
+closed form, and a run in one process, in NumPy, that takes as many steps.  Exit status: 0 all of that holds,
+1 it does not, 2 wrong arguments or something is missing.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import math
 import sys
 import time
 import traceback
@@ -35,7 +39,8 @@ from numpy.typing import NDArray
 
 import hpccoll
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]  # or CuPy's
+Module = Any  # numpy or cupy
 
 # The initial temperature: waves (half waves in y, half waves in x, amplitude), without any symmetry.
 WAVES = ((1, 1, 1.0), (2, 1, 0.5), (3, 2, 0.25))
@@ -85,12 +90,13 @@ def split(points: int, parts: int, part: int) -> slice:
 class Block:
     """One rank's share of the plate, in a halo one point wide: the neighbours' points, or the border."""
 
-    def __init__(self, cart: MPI.Cartcomm, problem: Problem) -> None:
+    def __init__(self, cart: MPI.Cartcomm, problem: Problem, xp: Module) -> None:
         self.cart = cart
+        self.xp = xp
         self.where = self.place(problem, cart.coords)
         inner = problem.exact(0)[self.where]
-        self.u = np.zeros((inner.shape[0] + 2, inner.shape[1] + 2))
-        self.u[1:-1, 1:-1] = inner
+        self.u = xp.zeros((inner.shape[0] + 2, inner.shape[1] + 2))
+        self.u[1:-1, 1:-1] = xp.asarray(inner)
         self.column = MPI.DOUBLE.Create_vector(inner.shape[0], 1, self.u.shape[1]).Commit()
 
     def place(self, problem: Problem, coords: list[int]) -> tuple[slice, slice]:
@@ -106,7 +112,9 @@ class Block:
         self.cart.Sendrecv(u[1, 1:-1], dest=up, recvbuf=u[-1, 1:-1], source=down)
         self.cart.Sendrecv(u[-2, 1:-1], dest=down, recvbuf=u[0, 1:-1], source=up)
 
-        def inner_column(index: int) -> list[Any]:
+        def inner_column(index: int) -> Any:
+            if self.xp is not np:  # hpccoll takes strided arrays on a GPU, and there no derived datatypes
+                return u[1:-1, index]
             return [flat[width + index :], 1, self.column]
 
         self.cart.Sendrecv(inner_column(1), dest=left, recvbuf=inner_column(width - 1), source=right)
@@ -114,13 +122,14 @@ class Block:
 
     def norm(self, change: Floats) -> float:
         """The 2-norm of an array that is spread over the ranks."""
-        total = np.array([np.sum(change * change)])
+        total = self.xp.sum(change * change).reshape(1)
         self.cart.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
-        return float(np.sqrt(total[0]))
+        return math.sqrt(float(total[0]))
 
     def gather(self, problem: Problem) -> Floats | None:
         """The whole plate, on rank 0; None elsewhere."""
-        mine = np.ascontiguousarray(self.u[1:-1, 1:-1])
+        inner = self.u[1:-1, 1:-1]
+        mine = np.ascontiguousarray(inner if self.xp is np else self.xp.asnumpy(inner))
         places = [self.place(problem, self.cart.Get_coords(rank)) for rank in range(self.cart.size)]
         counts = [(rows.stop - rows.start) * (cols.stop - cols.start) for rows, cols in places]
         if self.cart.rank != 0:
@@ -208,6 +217,7 @@ def parse_arguments(rank: int) -> argparse.Namespace:
     parser.add_argument("--tolerance", type=float, default=0.05, help="default: 0.05 of the first residual")
     parser.add_argument("--steps", type=int, default=20000, metavar="N", help="at most (default: 20000)")
     parser.add_argument("--plain", action="store_true", help="run on MPI.COMM_WORLD, without hpccoll")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--save", metavar="FILE", help="draw the plate (needs matplotlib)")
     with contextlib.ExitStack() as stack:
         if rank != 0:
@@ -216,15 +226,37 @@ def parse_arguments(rank: int) -> argparse.Namespace:
         args = parser.parse_args()
         if min(args.size) < MPI.COMM_WORLD.size or args.steps < 1:
             parser.error("--size takes two numbers, not below the number of ranks; --steps one, at least 1")
+        if args.device == "cuda" and args.plain:
+            parser.error("--device cuda: MPI may not take arrays on a GPU; leave out --plain")
+        if args.device == "cuda" and importlib.util.find_spec("cupy") is None:
+            parser.error("--device cuda: CuPy is missing; install it with: pip install 'hpccoll[cuda12]'")
         if args.save and importlib.util.find_spec("matplotlib") is None:
             parser.error("matplotlib is missing; install it with: pip install matplotlib")
     return args
 
 
-def run(problem: Problem, comm: MPI.Intracomm) -> tuple[Floats | None, bool]:
+class NoGpuError(Exception):
+    """A rank has no GPU, or no CuPy that runs."""
+
+
+def module_for(comm: Any, device: str) -> Module:
+    """The module whose arrays are on `device`; a GPU becomes the current one.  Raises NoGpuError."""
+    if device == "cpu":
+        return np
+    try:
+        ordinal = comm.device
+        import cupy
+
+        cupy.cuda.Device(ordinal).use()
+    except (hpccoll.ResourceError, ImportError) as error:
+        raise NoGpuError(f"--device cuda: {error}") from error
+    return cupy
+
+
+def run(problem: Problem, comm: MPI.Intracomm, xp: Module) -> tuple[Floats | None, bool]:
     """Solve, gather and check; the plate on rank 0, and on every rank whether all is well."""
     cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2), periods=(False, False))
-    block = Block(cart, problem)
+    block = Block(cart, problem, xp)
     begin = time.perf_counter()
     steps, reduction = solve(problem, block.u, block.exchange, block.norm)
     seconds = time.perf_counter() - begin
@@ -233,6 +265,8 @@ def run(problem: Problem, comm: MPI.Intracomm) -> tuple[Floats | None, bool]:
     if plate is not None:
         ranks = " x ".join(map(str, cart.dims))
         print(f"{ranks} ranks in a {type(cart).__name__}, {problem.ny} x {problem.nx} points")
+        if xp is not np:
+            print(f"arrays on GPUs; messages travel by {cart.message_path}")
         print(f"{steps} steps in {seconds:.2f} s; residual: {reduction!r} of the first")
         print(f"sha256 of the result: {hashlib.sha256(plate.tobytes()).hexdigest()}")
         wrong = check(problem, steps, reduction, plate)
@@ -257,8 +291,8 @@ def main() -> int:
         comm = hpccoll.Communicator(MPI.COMM_WORLD)  # <-- from mpi4py to hpccoll: this line
 
     try:
-        plate, good = run(problem, comm)
-    except hpccoll.UsageError as error:  # a wrong HPCCOLL_LAYOUT, on every rank
+        plate, good = run(problem, comm, module_for(comm, args.device))
+    except (hpccoll.UsageError, NoGpuError) as error:  # a wrong HPCCOLL_LAYOUT, on every rank
         if rank == 0:
             print(f"heat.py: {error}", file=sys.stderr)
         return 2

@@ -4,8 +4,8 @@
 
     comm = hpccoll.Communicator(MPI.COMM_WORLD)
 
-An alias of the communicator given (the same MPI handle): point-to-point messages, attributes and everything
-not mentioned in collectives.py are MPI's.  What returns a communicator returns one of ours, with the
+An alias of the communicator given (the same MPI handle): attributes and everything not mentioned in
+collectives/ are MPI's.  What returns a communicator returns one of ours, with the
 same options.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from hpccoll.collectives import Collectives
+from hpccoll.collectives import Collectives, Neighbours
 from hpccoll.config import load
 from hpccoll.errors import UsageError, UsageTypeError
 
@@ -128,16 +128,16 @@ class Communicator(_Ours, MPI.Intracomm):
         return made if made == MPI.COMM_NULL else cls(made)
 
 
-class CartCommunicator(_Ours, MPI.Cartcomm):
+class CartCommunicator(_Ours, Neighbours, MPI.Cartcomm):
     """A Cartesian communicator whose collectives run in levels."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
         return self._make(CartCommunicator, MPI.Cartcomm.Sub(self, remain_dims))
 
 
-class GraphCommunicator(_Ours, MPI.Graphcomm):
+class GraphCommunicator(_Ours, Neighbours, MPI.Graphcomm):
     """A graph communicator whose collectives run in levels."""
 
 
-class DistgraphCommunicator(_Ours, MPI.Distgraphcomm):
+class DistgraphCommunicator(_Ours, Neighbours, MPI.Distgraphcomm):
     """A distributed graph communicator whose collectives run in levels."""

@@ -16,6 +16,7 @@ from hpccoll.errors import UsageError
 PREFIX = "HPCCOLL_"
 CHECKS = ("on", "off")
 DEVICE_PATHS = ("auto", "nccl", "host")
+DEVICE_MESSAGES = ("auto", "mpi", "host")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Config:
     """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":
     NCCL where every rank can use it."""
 
+    device_messages: str = "auto"
+    """How Send, Recv, neighbour calls and the like take device arrays: "mpi", MPI gets their addresses, and
+    the process dies where it cannot take them; "host", through pinned memory; "auto": the former where a
+    child process has shown that this MPI can."""
+
     shm_dir: str = "/dev/shm"
     """Directory of the shared-memory files; a tmpfs."""
 
@@ -80,7 +86,11 @@ class Config:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value!r}: must be from {low:g} to {high:g}")
-        for name, known in (("checks", CHECKS), ("device_path", DEVICE_PATHS)):
+        for name, known in (
+            ("checks", CHECKS),
+            ("device_path", DEVICE_PATHS),
+            ("device_messages", DEVICE_MESSAGES),
+        ):
             if getattr(self, name) not in known:
                 raise UsageError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(known)}")
 

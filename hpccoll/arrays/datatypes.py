@@ -65,6 +65,17 @@ def _dtype_of_predefined(datatype: MPI.Datatype) -> np.dtype[Any]:
     return found if found.itemsize == datatype.extent else np.dtype(f"V{datatype.extent}")
 
 
+def datatype_of_elements(dtype: np.dtype[Any]) -> MPI.Datatype:
+    """MPI's datatype of elements that MPI has as numbers; MPI.BYTE, some of them, for all others."""
+    if dtype.kind not in "biufc" or not dtype.isnative:
+        return MPI.BYTE
+    try:
+        found = MPI.Datatype.fromcode(dtype.char)
+    except (KeyError, ValueError):
+        return MPI.BYTE
+    return found if found != MPI.DATATYPE_NULL and found.extent == dtype.itemsize else MPI.BYTE
+
+
 def element_dtype(datatype: MPI.Datatype) -> np.dtype[Any] | None:
     """The dtype that all elements of a datatype have, None when they differ."""
     found = predefined_dtype(datatype)

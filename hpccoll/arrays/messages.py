@@ -140,7 +140,7 @@ def bytes_in_a_row(thing: Any, what: str) -> Array:
     Raises: as `elements_of`.
     """
     if isinstance(thing, (np.ndarray, np.generic)):
-        array = np.asarray(thing)
+        array = array_of(thing, what)
         check_movable(array.dtype, what)
         return in_a_row(array, what).view(np.uint8)
     return (

@@ -61,6 +61,7 @@ class Running:
         self.error: BaseException | None = None
         self.event: Any = None  # of a call that a device does: complete when it is
         self.block: Callable[[int | None], None] | None = None
+        self.status: MPI.Status | None = None  # of a message
         self._when_done: list[Callable[[], None]] = []
 
     def check_process(self) -> None:

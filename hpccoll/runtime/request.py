@@ -51,7 +51,10 @@ class _Waiting(MPI.Request):
     def _release(self, running: Running | None, status: MPI.Status | None) -> Literal[True]:
         """Give the handle back to MPI and raise what the call ended with."""
         if running is None or running.error is None:
-            return super().Wait(status)
+            complete = super().Wait(status)
+            if status is not None and running is not None:
+                _fill_in(status, running.status)  # MPICH does not take over that it was cancelled
+            return complete
         with suppress(MPI.Exception):  # MPI says no more than that there was an error
             super().Wait(status)
         raise running.error
@@ -214,12 +217,58 @@ class PersistentRequest(_Waiting, MPI.Prequest):
         self._start = None
 
 
+class MessageRequest(Request):
+    """A message that MPI has under way, and what remains to be done here once it is there."""
+
+    _inner: Sequence[MPI.Request]
+
+    @classmethod
+    def of(cls, running: Running, inner: Sequence[MPI.Request]) -> MessageRequest:
+        """`inner`: MPI's own requests."""
+        request = cls(_handle_for(running))
+        request._running, request._inner = running, inner
+        return request
+
+    def Cancel(self) -> None:
+        """Ask MPI to take the message back; Wait then says by its status whether it did."""
+        if self._running is not None:
+            for one in self._inner:
+                one.Cancel()
+
+
+class PersistentMessage(PersistentRequest):
+    """A message that can be started again and again."""
+
+    _inner: MPI.Prequest
+    _over: Callable[[], None]
+
+    @classmethod
+    def of(cls, start: _Started, inner: MPI.Prequest, over: Callable[[], None]) -> PersistentMessage:
+        """`inner`: MPI's own request; `over` is called when this one is freed."""
+        request = cls()
+        request._start, request._inner, request._over = start, inner, over
+        return request
+
+    def Cancel(self) -> None:
+        """As `MessageRequest.Cancel`."""
+        if self._running is not None:
+            self._inner.Cancel()
+
+    def Free(self) -> None:
+        """Let go of the buffers.  A message under way is waited for."""
+        started = self._start
+        super().Free()
+        if started is not None:
+            self._over()
+
+
 def _handle_for(running: Running) -> MPI.Grequest:
     """MPI's request that becomes complete with the call."""
 
     def query(status: MPI.Status) -> None:
-        status.Set_elements(MPI.BYTE, 0)
-        status.Set_cancelled(False)
+        _fill_in(status, running.status)
+        if isinstance(running.error, MPI.Exception):
+            raise running.error
         if running.error is not None:
             raise MPI.Exception(MPI.ERR_OTHER)
 
@@ -230,6 +279,14 @@ def _handle_for(running: Running) -> MPI.Grequest:
 
 def _hidden(requests: Sequence[MPI.Request]) -> list[int]:
     return [i for i, request in enumerate(requests) if isinstance(request, _Waiting) and request._hidden]
+
+
+def _fill_in(status: MPI.Status, message: MPI.Status | None) -> None:
+    """What MPI says of a message; of a collective nothing."""
+    status.Set_elements(MPI.BYTE, 0 if message is None else max(0, message.Get_elements(MPI.BYTE)))
+    status.Set_cancelled(message is not None and message.Is_cancelled())
+    if message is not None:
+        status.source, status.tag = message.source, message.tag
 
 
 def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) -> T:

@@ -25,14 +25,14 @@ from tests.support.launch import REPOSITORY
 
 # Calls that order streams or wait for them: our own methods, and the driver's functions behind them.
 ORDERING = frozenset(
-    {"mark", "follow", "order", "reached", "settle_call", "cuEventRecord", "cuStreamWaitEvent"}
+    {"mark", "follow", "order", "reached", "through", "settle_call", "cuEventRecord", "cuStreamWaitEvent"}
 )
 FILES = ("runtime/*.py", "transports/nccl.py")
 OF_DEVICES = (b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindings", b"side.device")
 # Also without the C extension, which has its own way to make calls.
 BOTH_WAYS = "tape.py"
 # What can tell, the quickest first; the first failure ends a run.
-TESTS = ("tests/gpu/test_streams.py", "tests/gpu/test_results.py", "tests/gpu/test_types.py")
+TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("streams", "point_to_point", "results", "types"))
 LIMIT_S = 400.0
 
 
@@ -84,6 +84,8 @@ def _instead(name: str, node: ast.Call) -> str:
         return f"{ast.unparse(node.func.value)}.event()"  # type: ignore[attr-defined]
     if name == "reached":
         return "True"
+    if name == "through":  # the stages of a wait
+        return "()"
     if name.startswith("cu"):
         return "(_SUCCESS, None)"
     return "None"
