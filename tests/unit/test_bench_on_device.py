@@ -17,6 +17,8 @@ from hpccoll.cli.bench.on_device.contenders import OVER_HOST, OnDevice, addresse
 from hpccoll.cli.bench.on_device.packages import lacking
 from hpccoll.cli.bench.operations import OPERATIONS, Operation
 from hpccoll.cli.bench.results import Case
+from hpccoll.ops.on_device import Travel, travel
+from hpccoll.plans.collective import SCANS
 
 HERE = {"cuda.bindings", "nccl.bindings", "cupy"}
 SEND, TAKE = 100_000, 200_000
@@ -128,25 +130,32 @@ def test_plain_calls_with_a_root(
     assert buffers(operation, 2, 1, in_place=True) == other_in_place
 
 
+def comm_on_devices() -> Any:
+    """Says of calls what a communicator over NCCL does."""
+
+    def travels(collective: str, how: Any, dtype: Any, *, ragged: bool) -> Travel | None:
+        return travel(how, dtype, scans=collective in SCANS)
+
+    side = SimpleNamespace(travels=travels)
+    return SimpleNamespace(size=2, _context=SimpleNamespace(on_devices=SimpleNamespace(side=side)))
+
+
 @pytest.mark.parametrize(
-    ("name", "datatype", "redop", "over_host"),
+    ("name", "datatype", "redop", "plan"),
     [
-        ("allreduce", "float", "sum", False),
-        ("allreduce", "complex64", "avg", False),
-        ("allreduce", "float", "max", True),  # NCCL drops NaN
-        ("allreduce", "int16", "sum", True),
-        ("reduce_scatterv", "float", "sum", True),
-        ("scan", "float", "sum", True),
-        ("alltoall", "complex128", None, False),
-        ("allgatherv", "float", None, True),
+        ("allreduce", "float", "sum", "two_level"),
+        ("allreduce", "complex64", "avg", "two_level"),
+        ("allreduce", "float", "max", "two_level, by kernels"),  # NCCL drops NaN
+        ("allreduce", "int16", "sum", "two_level, by kernels"),
+        ("allreduce", "int32", "avg", "flat, by kernels"),  # all ranks' elements at once
+        ("reduce_scatterv", "float", "sum", "two_level"),
+        ("alltoall", "complex128", None, "two_level"),
     ],
 )
-def test_what_goes_over_the_host(name: str, datatype: str, redop: str | None, over_host: bool) -> None:
+def test_how_elements_travel(name: str, datatype: str, redop: str | None, plan: str) -> None:
     case = Case(OPERATIONS[name], datatype, redop, -1, 4, 16)
-    comm = SimpleNamespace(size=2)
-    assert OnDevice(comm, by_nccl=("flat", "two_level")).goes_over_host(case) is over_host
-    assert OnDevice(comm).goes_over_host(case)
-    assert OnDevice(SimpleNamespace(size=1), by_nccl=("flat",)).goes_over_host(case)
+    one = OnDevice(comm_on_devices(), "two_level", by_nccl=("flat", "two_level"))
+    assert one.expected(case).plan == plan
 
 
 @pytest.mark.parametrize(
@@ -160,6 +169,6 @@ def test_what_goes_over_the_host(name: str, datatype: str, redop: str | None, ov
 )
 def test_the_plan_that_a_call_of_nccl_takes(algorithm: str | None, redop: str, name: str) -> None:
     case = Case(OPERATIONS["allreduce"], "float", redop, -1, 4, 16)
-    one = OnDevice(SimpleNamespace(size=2), algorithm, by_nccl=("flat", "two_level"))
+    one = OnDevice(comm_on_devices(), algorithm, by_nccl=("flat", "two_level"))
     assert (one.expected(case).name, one.expected(case).crossing) == (name, None)
     assert not one.expected(case).plan.endswith(OVER_HOST)

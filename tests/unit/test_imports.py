@@ -18,10 +18,12 @@ GPU_ROOMS = (
     "bootstrap",
     "cli.bench.on_device",
     "memory",
+    "ops.kernels",
     "overlap.torch",
     "runtime.cuda_aware",
     "runtime.device_messages",
     "runtime.streams",
+    "runtime.tape",
     "topology.gpus",
     "transports.nccl",
 )
