@@ -65,7 +65,7 @@ test-gpu: $(READY) $(DEVICES)
 mutation: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.gpu.mutation $(ARGS)
 
-conformance: $(READY)
+conformance: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.conformance $(ARGS)
 
 lint: $(READY)

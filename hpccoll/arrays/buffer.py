@@ -52,8 +52,11 @@ class Buffer:
         """Elements in one item of the caller's datatype."""
         return 1
 
-    def unpack(self) -> None:
-        """After the elements of `flat` were written: bring them to the caller's array."""
+    def unpack(self, stream: int | None = None) -> None:
+        """After the elements of `flat` were written: bring them to the caller's array.
+
+        `stream`: where they were written, of arrays on a device; by default the array's own.
+        """
         if self.packed and self.owner is not None:
             self.owner[...] = self.flat.reshape(self.owner.shape, order=self.order)  # type: ignore[call-overload]
 
@@ -87,7 +90,9 @@ def parts_buffer(
 
 
 class DeviceParts(Buffer):
-    """Blocks of elements on a device, of any strides; all copies are on the stream of the first."""
+    """Blocks of elements on a device, of any strides; all copies are on the stream of the first,
+    but where another one is given.
+    """
 
     __slots__ = ("_parts",)
 
@@ -98,9 +103,9 @@ class DeviceParts(Buffer):
         if fill:
             self.refill()
 
-    def unpack(self) -> None:
+    def unpack(self, stream: int | None = None) -> None:
         for part, place in zip(self._parts, device.parts_of(self.flat, self._parts), strict=True):
-            device.copy(part, place)
+            device.copy(part, place, stream)
 
     def refill(self) -> None:
         for part, place in zip(self._parts, device.parts_of(self.flat, self._parts), strict=True):
@@ -121,7 +126,7 @@ class PartsBuffer(Buffer):
         if fill:
             self.refill()
 
-    def unpack(self) -> None:
+    def unpack(self, stream: int | None = None) -> None:
         start = 0
         for part in self._parts:
             part[...] = self.flat[start : start + part.size].reshape(part.shape)
@@ -140,7 +145,12 @@ class DerivedBuffer(Buffer):
     __slots__ = ("_items", "_of_item")
 
     def __init__(self, items: Items, of_item: int, datatype: MPI.Datatype | None, *, fill: bool) -> None:
-        super().__init__(np.empty(items.count, items.element), None, packed=True, datatype=datatype)
+        where = items.memory
+        if isinstance(where, DeviceArray):
+            flat = device.empty(items.count, items.element, where.home)
+        else:
+            flat = np.empty(items.count, items.element)
+        super().__init__(flat, None, packed=True, datatype=datatype)
         self._items = items
         self._of_item = of_item
         if fill:
@@ -150,8 +160,8 @@ class DerivedBuffer(Buffer):
     def of_item(self) -> int:
         return self._of_item
 
-    def unpack(self) -> None:
-        self._items.unpack(self.flat)
+    def unpack(self, stream: int | None = None) -> None:
+        self._items.unpack(self.flat, stream)
 
     def refill(self) -> None:
         self._items.pack(self.flat)

@@ -2,6 +2,9 @@
 
 A derived datatype on one rank may meet basic ones on others, as long as the elements are the same: so the
 packed run has the element type that the datatype is made of, and the rank stays on everybody's plan.
+
+MPI packs memory of the host.  On a device a kernel does, which is told where each byte goes.  That is asked
+of MPI too: it packs bytes of the host that say where they are.
 """
 
 from __future__ import annotations
@@ -14,7 +17,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.arrays.datatypes import OwnDatatype, packed_dtype
+from hpccoll.arrays.device import DeviceArray
+from hpccoll.arrays.foreign import bytes_at
 from hpccoll.errors import UsageError
+from hpccoll.memory.device import Scattered
 from hpccoll.transports.base import Array
 
 # Nothing of a program lies in the first page of its addresses.
@@ -70,11 +76,11 @@ class Items:
             for block in blocks
         )
         if memory is None:
-            address = MPI.buffer.fromaddress(self._first, self._span)
-            self.memory: Array = np.asarray(memoryview(address))  # type: ignore[arg-type]
+            self.memory = bytes_at(self._first, self._span, what)
         else:
             self.memory = memory[self._first : self._first + self._span]
         self._packed = packed_dtype(element)
+        self._scattered = self._on_device() if isinstance(self.memory, DeviceArray) and blocks else None
 
     @property
     def count(self) -> int:
@@ -85,18 +91,47 @@ class Items:
         """Bring the items to a contiguous run of elements."""
         if self._all is None:
             return
-        if self._packed == self.element:
+        if self._scattered is not None:
+            self._scattered.gather(elements)
+        elif self._packed == self.element:
             self._all.Pack(self.memory, elements.view(np.uint8), 0, MPI.COMM_SELF)
         else:
             packed = np.empty(elements.size, self._packed)
             self._all.Pack(self.memory, packed.view(np.uint8), 0, MPI.COMM_SELF)
             elements[...] = packed
 
-    def unpack(self, elements: Array) -> None:
-        """Bring a run of elements to where the items are; what lies between stays as it is."""
-        if self._all is not None:
+    def unpack(self, elements: Array, stream: int | None = None) -> None:
+        """Bring a run of elements to where the items are; what lies between stays as it is.
+
+        `stream`: of a device, by default the memory's own.
+        """
+        if self._all is None:
+            return
+        if self._scattered is not None:
+            self._scattered.scatter(elements, stream)
+        else:
             packed = np.ascontiguousarray(elements, self._packed)
             self._all.Unpack(packed.view(np.uint8), 0, self.memory, MPI.COMM_SELF)
+
+    def _on_device(self) -> Scattered:
+        in_run = None
+        if self._packed != self.element and self.element.fields is not None:
+            fields = self.element.fields.values()
+            within = np.concatenate([offset + np.arange(kind.itemsize) for kind, offset, *_ in fields])
+            begins = self.element.itemsize * np.arange(self.count)
+            in_run = (begins[:, np.newaxis] + within).reshape(-1)
+        return Scattered(self.memory, self._places(), in_run)
+
+    def _places(self) -> Array:
+        """Where in the memory each byte of the packed items is."""
+        assert self._all is not None
+        here = np.arange(self._span)
+        found = np.zeros(self.nbytes, np.int64)
+        packed = np.empty(self.nbytes, np.uint8)
+        for shift in range(0, max(1, self._span.bit_length()), 8):
+            self._all.Pack((here >> shift).astype(np.uint8), packed, 0, MPI.COMM_SELF)
+            found |= packed.astype(np.int64) << shift
+        return found
 
     def check_apart(self) -> None:
         """Raises UsageError when two items share bytes, so that what is received there would be ambiguous."""

@@ -6,6 +6,7 @@ NumPy's own, and nothing here reads or writes an element.  No GPU package is imp
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -14,6 +15,7 @@ import numpy as np
 
 from hpccoll.arrays.dlpack import tensor_of
 from hpccoll.errors import UsageTypeError
+from hpccoll.topology.gpus import likely_ordinal
 from hpccoll.transports.base import Array
 
 LEGACY_STREAM = 1  # as a handle: also what 0 stands for
@@ -99,6 +101,17 @@ def ordinal_at(address: int) -> int:
     return int(ordinal)
 
 
+def _ordinal_around(address: int) -> int:
+    """The device of an empty array, which may lie just behind some memory, or nowhere."""
+    from cuda.bindings import driver
+
+    for near in (address, address - 1):
+        if near > 0 and is_device_address(near):
+            return ordinal_at(near)
+    status, current = driver.cuCtxGetDevice()
+    return int(current) if status == driver.CUresult.CUDA_SUCCESS else likely_ordinal(os.environ)
+
+
 def device_array(thing: Any, what: str) -> DeviceArray:
     """An object's elements on a device, in its shape and strides.
 
@@ -112,7 +125,10 @@ def device_array(thing: Any, what: str) -> DeviceArray:
         raise UsageTypeError(f"{what} is a {type(thing).__name__} with a mask")
     dtype = _dtype_of(thing, cuda["typestr"], what)
     address, read_only = cuda["data"]
-    home = Home(ordinal_of(thing), current_stream(thing, cuda.get("stream")), thing)
+    device = ordinal_of(thing)
+    if device is None and 0 in cuda["shape"]:
+        device = _ordinal_around(address or 0)
+    home = Home(device, current_stream(thing, cuda.get("stream")), thing)
     strides = cuda.get("strides")
     return placed(address, cuda["shape"], dtype, strides=strides, read_only=read_only, home=home)
 

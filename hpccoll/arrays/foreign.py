@@ -8,31 +8,36 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.device import is_device, is_device_address
+from hpccoll.arrays.device import LEGACY_STREAM, Home, is_device, is_device_address, ordinal_at, placed
 from hpccoll.arrays.dlpack import tensor_of
-from hpccoll.errors import UsageTypeError
+from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.transports.base import Array
 
 NUMBERS = (bool, int, float, complex)
 # DLPack's device types whose memory the host can read: CPU, pinned CUDA and ROCm memory.
 _HOST_DEVICES = frozenset({1, 3, 11})
-_GPU_LIBRARIES = frozenset({"cupy", "torch", "jax", "jaxlib", "numba"})
+_GPU_LIBRARIES = frozenset(
+    {"cupy", "torch", "jax", "jaxlib", "numba", "rmm", "cudf", "pycuda", "warp", "cupynumeric"}
+)
 
 
 def on_device(thing: Any) -> bool:
     """Whether an object's elements are in the memory of a CUDA device.
 
     `__cuda_array_interface__` may also lead to memory of the host: it does where no CUDA driver is loaded,
-    and where the driver does not know the address.
+    and where the driver does not know the address, unless the array is of a library that has no other.
     """
     if not is_device(thing) or not _DRIVER.loaded():
         return False
     if type(thing).__module__.partition(".")[0] in _GPU_LIBRARIES:
         return True
     interface = getattr(thing, "__cuda_array_interface__", None)
-    if interface is None or 0 in interface["shape"]:
+    if interface is None:
         return True
-    return is_device_address(interface["data"][0])
+    address = interface["data"][0]
+    if 0 in interface["shape"] and address and is_device_address(address - 1):
+        return True  # an empty slice just behind its memory
+    return bool(address) and is_device_address(address)
 
 
 def host_array(thing: Any, what: str) -> Array:
@@ -70,6 +75,22 @@ def host_bytes(thing: Any, what: str) -> Array:
                 return _bytes_of(np.asarray(thing), what)
             raise UsageTypeError(f"{what} is a {type(thing).__name__}: {error}") from error
     return np.asarray(memoryview(memory))  # type: ignore[arg-type]
+
+
+def bytes_at(address: int, nbytes: int, what: str) -> Array:
+    """Memory by its address, which may be one of a device; its elements are in order on the legacy stream.
+
+    Raises: UsageError for memory that begins on a device and ends elsewhere, or the other way round.
+    """
+    ends = {address, address + max(1, nbytes) - 1} if _DRIVER.loaded() else set()
+    homes = {ordinal_at(end) if is_device_address(end) else None for end in ends} or {None}
+    if len(homes) > 1:
+        raise UsageError(f"{what} has items on a device and elsewhere: must all be in the same memory")
+    (device,) = homes
+    if device is None:
+        memory = MPI.buffer.fromaddress(address, nbytes)
+        return np.asarray(memoryview(memory))  # type: ignore[arg-type]
+    return placed(address, nbytes, np.dtype(np.uint8), home=Home(device, LEGACY_STREAM, None))
 
 
 def _bytes_of(array: Array, what: str) -> Array:

@@ -15,7 +15,6 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer, DerivedBuffer, parts_buffer
 from hpccoll.arrays.datatypes import predefined_dtype
 from hpccoll.arrays.derived import Block, Items
-from hpccoll.arrays.device import DeviceArray
 from hpccoll.arrays.messages import (
     Extent,
     Parts,
@@ -164,8 +163,6 @@ def _typed(spec: Any, what: str, blocks: int, *, fill: bool, write: bool) -> Rag
     if memory is not None and all(map(_is_solid, datatypes, numbers)):
         _check_within(in_bytes, offsets, memory.size, what)
         return _of_elements(memory, in_bytes, offsets, what, fill=fill, write=write)
-    if isinstance(memory, DeviceArray):
-        raise UsageTypeError(f"{what} has derived datatypes and is on a device: pass the arrays themselves")
     items = Items(memory, list(map(Block, datatypes, numbers, offsets)), _BYTE, what)
     if write:
         check_writable(items.memory, what)

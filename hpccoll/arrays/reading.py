@@ -18,7 +18,6 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer, DerivedBuffer, packed_buffer, parts_buffer
 from hpccoll.arrays.datatypes import OwnDatatype, element_dtype, packed_dtype, predefined_dtype
 from hpccoll.arrays.derived import Block, Items
-from hpccoll.arrays.device import DeviceArray
 from hpccoll.arrays.foreign import NUMBERS
 from hpccoll.arrays.messages import (
     Extent,
@@ -148,10 +147,6 @@ def derived_buffer(
     Raises: UsageTypeError when its elements differ and `op` takes single ones; UsageError when blocks are
     not within the memory, or are to be written and it is read-only or they overlap.
     """
-    if isinstance(memory, DeviceArray):
-        raise UsageTypeError(
-            f"{what} has a derived datatype and is on a device: pass the array itself, of any strides"
-        )
     element = element_dtype(datatype)
     size, kept = datatype.size, None
     if op is not None and op.function is not None:

@@ -69,6 +69,22 @@ class Call:
         """How many ranks' elements a result of this rank is of: what an average divides by."""
         return {"scan": rank + 1, "exscan": rank}.get(self.collective, size)
 
+    @property
+    def is_torn(self) -> bool:
+        """One of both is on a device, the other on the host."""
+        return self.take is not None and (type(self.take.flat) is DeviceArray) is not self.on_device
+
+    def joined(self) -> bool:
+        """Where one of a torn call holds no elements, it goes with the other; False where both do."""
+        take = self.take
+        if take is not None and not self.give.size:
+            self.give = take.flat[:0].view(self.give.dtype)
+        elif take is not None and not take.count:
+            self.take = Buffer(self.give[:0].view(take.dtype), None)
+        else:
+            return False
+        return True
+
     def refill(self) -> None:
         """Read the caller's memory again, which has changed since (a persistent call starts once more)."""
         for buffer in self.reads:

@@ -112,8 +112,8 @@ class FirstBlock(Buffer):
         super().__init__(whole.flat[:count], whole.owner, whole.order, packed=whole.packed)
         self._whole = whole
 
-    def unpack(self) -> None:
-        self._whole.unpack()
+    def unpack(self, stream: int | None = None) -> None:
+        self._whole.unpack(stream)
 
 
 def _first_block(whole: Buffer, length: int, op: Operator, count: int) -> Call:

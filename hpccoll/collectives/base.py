@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.arrays.device import DeviceArray, stream_handle
+from hpccoll.arrays.device import stream_handle
 from hpccoll.calls import Call, Where
 from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
@@ -307,7 +307,7 @@ class Base(_Intracomm):
 def _prepared(prepare: Prepare, context: Context) -> Call:
     """A call whose arguments are right."""
     call = prepare(Where(context.rank, context.size))
-    if call.take is not None and (type(call.take.flat) is DeviceArray) is not call.on_device:
+    if call.is_torn and not call.joined():
         sides = ("a device", "the host") if call.on_device else ("the host", "a device")
         raise UsageTypeError(f"sendbuf is on {sides[0]}, recvbuf on {sides[1]}: must be the same")
     return call

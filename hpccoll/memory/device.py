@@ -7,15 +7,17 @@ CuPy's kernels do strided copies and divisions.  All is ordered by `Home.stream`
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpccoll.arrays.device import Home, home_of, placed
 from hpccoll.errors import ResourceError
 from hpccoll.transports.base import Array
 
+Places = npt.NDArray[np.int64]
 # CuPy has no other types of these sizes to copy, and needs none.
 _BY_SIZE = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
@@ -45,21 +47,23 @@ def empty(count: int, dtype: np.dtype[Any], home: Home) -> Array:
     return placed(int(memory.address), count, dtype, home=home._replace(owner=memory))
 
 
-def copy(target: Array, source: Array) -> None:
-    """target[...] = source, for arrays of one shape and dtype in any strides, on the target's stream."""
+def copy(target: Array, source: Array, stream: int | None = None) -> None:
+    """target[...] = source, for arrays of one shape and dtype in any strides.
+
+    `stream`: by default the target's own.
+    """
     if not target.size:
         return
+    home = home_of(target)
+    stream = home.stream if stream is None else stream
     if target.flags.c_contiguous and source.flags.c_contiguous:
         from cuda.bindings import driver
 
-        status = driver.cuMemcpyDtoDAsync(
-            target.ctypes.data, source.ctypes.data, target.nbytes, home_of(target).stream
-        )[0]
+        status = driver.cuMemcpyDtoDAsync(target.ctypes.data, source.ctypes.data, target.nbytes, stream)[0]
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ResourceError(f"CUDA: a copy on the device failed with {status.name}")
         return
-    home = home_of(target)
-    with working_in_cupy(home.device, home.stream):
+    with working_in_cupy(home.device, stream):
         seen_by_cupy(target)[...] = seen_by_cupy(source)
 
 
@@ -111,6 +115,49 @@ def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
     memory = cupy.cuda.UnownedMemory(low, high - low, home.owner, ordinal)
     begin = cupy.cuda.MemoryPointer(memory, array.ctypes.data - low)
     return cupy.ndarray(shape, dtype, begin, strides)
+
+
+class Scattered:
+    """Bytes here and there in some memory, to be gathered in a run of elements, and scattered again.
+
+    `places`: where in `memory` each of them is; `in_run`: where in the run, by default one after the other.
+    """
+
+    def __init__(self, memory: Array, places: Places, in_run: Places | None = None) -> None:
+        import cupy
+
+        self._memory = memory
+        self._size = next(size for size in sorted(_BY_SIZE, reverse=True) if _together(memory, places, size))
+        if in_run is not None:
+            self._size = 1
+        with self._working(None):
+            self._places = cupy.asarray(places[:: self._size] // self._size)
+            self._in_run = slice(None) if in_run is None else cupy.asarray(in_run)
+
+    def gather(self, elements: Array) -> None:
+        """Bring them to the run, on the memory's stream."""
+        with self._working(None):
+            self._units(elements)[self._in_run] = self._units(self._memory)[self._places]
+
+    def scatter(self, elements: Array, stream: int | None = None) -> None:
+        """Bring those of the run to where they belong, on a stream, by default the memory's."""
+        with self._working(stream):
+            self._units(self._memory)[self._places] = self._units(elements)[self._in_run]
+
+    def _working(self, stream: int | None) -> AbstractContextManager[None]:
+        home = home_of(self._memory)
+        return working_in_cupy(home.device, home.stream if stream is None else stream)
+
+    def _units(self, array: Array) -> Any:
+        return seen_by_cupy(array.view(np.uint8).view(f"V{self._size}"))
+
+
+def _together(memory: Array, places: Places, size: int) -> bool:
+    """Whether so many bytes always lie together, in step with their addresses."""
+    if places.size % size or memory.nbytes % size or memory.ctypes.data % size:
+        return False
+    first = places[::size]
+    return not (first % size).any() and bool((places.reshape(-1, size) == first[:, None] + range(size)).all())
 
 
 def parts_of(flat: Array, parts: Sequence[Array]) -> list[Array]:

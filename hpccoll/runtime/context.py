@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -54,6 +54,9 @@ from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array
 from hpccoll.transports.mpi import MpiNetwork
+
+if TYPE_CHECKING:
+    from hpccoll.runtime.device_side import ByNccl
 
 T = TypeVar("T")
 
@@ -127,6 +130,11 @@ class Context:
             kind = self.on_devices.run(call, stream)
             if kind is not None and given is not None and self.on_devices.replays is not None:
                 self.on_devices.replays.note(call.collective, given, call, kind)
+
+    def repeat_on_device(self, kind: ByNccl, call: Call, stream: int) -> None:
+        """Enqueue a call on device arrays that was agreed on by `make`."""
+        with self._alone(call.collective):
+            self.on_devices.repeat(kind, call, stream)
 
     def start(self, call: Call) -> Running:
         """Begin a call that goes on while the caller does other things."""

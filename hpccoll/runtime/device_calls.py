@@ -86,9 +86,13 @@ class DeviceCalls:
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
             return None
         self._enqueue(kind, call, stream)
-        if stream != _stream_of(call):
-            self.side.kept.until_now(stream, call)
         return kind
+
+    def repeat(self, kind: ByNccl, call: Call, stream: int) -> None:
+        """Enqueue a call that the ranks agreed on when it was made.  Raises: as `Context.run`."""
+        if self._context.broken is not None:
+            self._context.number()
+        self._enqueue(kind, call, stream)
 
     def start(self, call: Call) -> Running:
         """As `run`, on the communicator's own stream, behind what is on the caller's."""
@@ -135,6 +139,8 @@ class DeviceCalls:
             give_up(self._context, error, call.collective)
             raise
         self._context.tally[call.collective, kind.program.name] += 1
+        if stream not in (_stream_of(call), self.side.own_stream):
+            self.side.kept.until_now(stream, call)
 
     # --- kinds of calls -------------------------------------------------------------------------
 
@@ -185,12 +191,14 @@ class DeviceCalls:
         if capturing:
             error = UsageError("this call goes over the host, which a CUDA graph cannot capture")
             yield from self._context.refusal(call.collective, sequence, error)
-        room = side.pinned.take(give.nbytes)
+        with side.device:
+            room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)
         twin = replace(call, give=_host(room, give.size, give.dtype), reads=(), staged=True)
         landing = None
         if call.take is not None:
-            landing = side.pinned.take(call.take.flat.nbytes)
+            with side.device:
+                landing = side.pinned.take(call.take.flat.nbytes)
             twin.take = Buffer(_host(landing, call.take.count, call.take.dtype), None)
         yield from self._context.steps(twin, sequence)
         side.pinned.give_back(room)
@@ -218,7 +226,7 @@ class DeviceCalls:
         side.order(take.flat, stream)
         if take.flat.size:
             to_device(take.flat.ctypes.data, landing.address, take.flat.nbytes, stream)
-        take.unpack()
+        take.unpack(stream)
         side.kept.until_now(stream, landing, side.pinned.give_back)
 
     # --- end ------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ class DeviceSide:
         if take is not None and output is not take:
             on_device(take.ctypes.data, output.ctypes.data, take.nbytes, stream)  # type: ignore[union-attr]
         if take is not None:
-            call.take.unpack()  # type: ignore[union-attr]
+            call.take.unpack(stream)  # type: ignore[union-attr]
 
     def tape(
         self, kind: ByNccl, call: Call, operator: int, output: Array | None, scratch: Array | None = None

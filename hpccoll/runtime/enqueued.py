@@ -140,7 +140,7 @@ class Bound:
                 device.follow(self._home.stream, event)
                 device.give_back(event)
         self._call.refill()
-        self._context.run_on_device(self._call, None, stream)
+        self._context.repeat_on_device(self._kind, self._call, stream)
 
     def wait(self) -> None:
         """Until the stream is through; the communicator's deadline holds."""

@@ -67,6 +67,11 @@ def world_local_rank(environ: Mapping[str, str]) -> int | None:
     return int(environ["SLURM_LOCALID"]) if "PMI_RANK" not in environ and _in_step(environ) else None
 
 
+def likely_ordinal(environ: Mapping[str, str]) -> int:
+    """The device for this rank by what the launcher says alone; 0 where it says nothing."""
+    return (world_local_rank(environ) or 0) % max(1, len(visible_devices()))
+
+
 def choose_ordinal(private: MPI.Intracomm, environ: Mapping[str, str], deadline: float) -> int:
     """The device for this rank, by its place among the ranks of its host in the world.
 

@@ -8,9 +8,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.conformance.counting import words
+from tests.conformance.counting import device_words, words
 from tests.conformance.fetch import FOLDER, mpi4py_tests, pylops_mpi
-from tests.conformance.rows import MATRIX, PYLOPS_RANKS, Finished, changed_outcomes, run_mpi4py, run_pylops
+from tests.conformance.rows import (
+    MATRIX,
+    PYLOPS_RANKS,
+    Finished,
+    changed_outcomes,
+    cupy_rows,
+    no_cupy,
+    run_mpi4py,
+    run_pylops,
+)
 
 LOGS = FOLDER / "logs"
 
@@ -25,7 +34,10 @@ def log(title: str, finished: Finished) -> None:
 def mpi4py_rows(keyword: str) -> Iterator[tuple[str, list[str], str]]:
     """Title, what is wrong and the numbers of each row of mpi4py's tests."""
     inherited: Counter[str] = Counter()
-    for row in MATRIX:
+    lack = no_cupy()
+    if lack:
+        print(f"No rows with CuPy's arrays: {lack}")
+    for row in (*MATRIX, *(() if lack else cupy_rows())):
         title = f"mpi4py, {row}"
         if keyword in title:
             done = run_mpi4py(row)
@@ -55,7 +67,9 @@ def pylops_rows(keyword: str) -> Iterator[tuple[str, list[str], str]]:
 
 def calls(done: Finished) -> str:
     """How many of the calls that rank 0 made ran on plans."""
-    return f"{done.numbers.get('calls', 0)} calls, {done.numbers.get('on_plans', 0)} on plans"
+    text = f"{done.numbers.get('calls', 0)} calls, {done.numbers.get('on_plans', 0)} on plans"
+    of_devices = done.numbers.get("on_devices", 0)
+    return f"{text}; on devices {device_words(done.numbers)}" if of_devices else text
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.fetch import UnavailableError, mpi4py_tests, pylops_mpi, required
+from tests.conformance.rows import no_cupy
 
 
 def fetched(fetch: Callable[[], Any]) -> Any:
@@ -22,6 +23,16 @@ def fetched(fetch: Callable[[], Any]) -> Any:
 @pytest.fixture(scope="session")
 def mpi4py_sources() -> Any:
     return fetched(mpi4py_tests)
+
+
+@pytest.fixture(scope="session")
+def cupy_on_devices(mpi4py_sources: Any) -> None:
+    """CuPy's source may have to be fetched, for what the stand-in needs of it."""
+    lack = no_cupy()
+    if lack and required() and "cannot be fetched" in lack:
+        pytest.fail(lack)
+    if lack:
+        pytest.skip(f"no CuPy on devices or stand-ins: {lack}")
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import hpccoll
+from hpccoll.arrays.foreign import on_device
+from hpccoll.runtime.context import Context
+from hpccoll.runtime.enqueued import EnqueuedRequest
 
 KINDS = (
     hpccoll.Communicator,
@@ -58,6 +61,10 @@ def _inherited() -> Iterator[str]:
         yield from (f"Neighbor_{name}", f"Ineighbor_{name}", f"Neighbor_{name}_init")
 
 
+# Gets the object, the method's result and its arguments.
+After = Callable[[Any, Any, tuple[Any, ...]], None]
+
+
 class Census:
     """Counts the calls that returned normally, on this rank, from `begin()` on."""
 
@@ -66,6 +73,10 @@ class Census:
         """(collective, method): calls that plans are made for; each start of a persistent one is a call."""
         self.inherited: Counter[str] = Counter()
         """Method: calls of collectives that are MPI's own."""
+        self.on_devices = 0
+        """Calls, of those that plans are made for, with arrays on a device."""
+        self.over_host = 0
+        """Of these, how many went over the host; the others went over NCCL."""
         self._freed: Counter[tuple[str, str]] = Counter()
         self._used: dict[int, Any] = {}
         self._inside = False
@@ -81,7 +92,9 @@ class Census:
                 self._wrap(kind, name, self._add_inherited(name))
             for name in ("Free", "Disconnect", "close"):
                 self._wrap_end(kind, name)
-        self._wrap(hpccoll.PersistentRequest, "Start", self._add_start)
+        for request in (hpccoll.PersistentRequest, EnqueuedRequest):
+            self._wrap(request, "Start", self._add_start)
+        self._watch_the_host()
 
     def on_plans(self) -> Counter[tuple[str, str]]:
         """(collective, plan): the calls that ran on it."""
@@ -99,7 +112,7 @@ class Census:
                 found.append(f"{collective}: {made} calls, {ran} on plans")
         return found
 
-    def _wrap(self, kind: Any, name: str, after: Callable[[Any, Any], None]) -> None:
+    def _wrap(self, kind: Any, name: str, after: After) -> None:
         method = getattr(kind, name)
 
         @functools.wraps(method)
@@ -112,7 +125,7 @@ class Census:
                 result = method(this, *args, **kwargs)
             finally:
                 self._inside = False
-            after(this, result)
+            after(this, result, args)
             return result
 
         setattr(kind, name, counted)
@@ -128,28 +141,46 @@ class Census:
 
         setattr(kind, name, ended)
 
-    def _add_call(self, collective: str, name: str) -> Callable[[Any, Any], None]:
-        def add(comm: Any, _result: Any) -> None:
+    def _watch_the_host(self) -> None:
+        steps = Context.steps
+
+        @functools.wraps(steps)
+        def counted(context: Context, call: Any, *rest: Any) -> Any:
+            self.over_host += call.staged
+            return steps(context, call, *rest)
+
+        Context.steps = counted  # type: ignore[method-assign]
+
+    def _add_call(self, collective: str, name: str) -> After:
+        def add(comm: Any, _result: Any, buffers: tuple[Any, ...]) -> None:
             self._used[id(comm)] = comm
             self.calls[collective, name] += 1
+            self.on_devices += any(map(_is_of_device, buffers))
 
         return add
 
-    def _remember(self, collective: str, name: str) -> Callable[[Any, Any], None]:
-        def remember(comm: Any, request: Any) -> None:
+    def _remember(self, collective: str, name: str) -> After:
+        def remember(comm: Any, request: Any, buffers: tuple[Any, ...]) -> None:
             self._used[id(comm)] = comm
             request.counted_as = (collective, name)
+            request.is_of_device = any(map(_is_of_device, buffers))
 
         return remember
 
-    def _add_start(self, request: Any, _result: Any) -> None:
+    def _add_start(self, request: Any, _result: Any, _arguments: tuple[Any, ...]) -> None:
         self.calls[request.counted_as] += 1
+        self.on_devices += request.is_of_device
 
-    def _add_inherited(self, name: str) -> Callable[[Any, Any], None]:
-        def add(_comm: Any, _result: Any) -> None:
+    def _add_inherited(self, name: str) -> After:
+        def add(_comm: Any, _result: Any, _arguments: tuple[Any, ...]) -> None:
             self.inherited[name] += 1
 
         return add
+
+
+def _is_of_device(argument: Any) -> bool:
+    """Whether an argument is an array on a device, or one of mpi4py's lists with one."""
+    return on_device(argument[0] if isinstance(argument, (list, tuple)) and argument else argument)
 
 
 def table(calls: Counter[tuple[str, str]], on_plans: Counter[tuple[str, str]]) -> list[str]:
@@ -172,3 +203,9 @@ def of_collective(counts: Counter[tuple[str, str]], collective: str) -> Counter[
 def words(counts: Counter[str]) -> str:
     """As "Bcast 12, Ibcast 4"."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def device_words(numbers: Mapping[str, Any]) -> str:
+    """As "12 calls, 10 of them over NCCL, 2 over the host"."""
+    every, over_host = numbers["on_devices"], numbers["over_host"]
+    return f"{every} calls, {every - over_host} of them over NCCL, {over_host} over the host"

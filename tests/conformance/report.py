@@ -30,6 +30,8 @@ def finish(report: Mapping[str, Any], result: Mapping[str, Any], file: Path | No
         print("all well" if not wrong else f"{len(wrong)} WRONG", flush=True)
         if file is not None:
             counts = {key: report[key].total() for key in ("calls", "on_plans")}
-            numbers = {**result, **counts, "inherited": report["inherited"], "wrong": wrong}
+            for key in ("inherited", "on_devices", "over_host"):
+                counts[key] = report[key]
+            numbers = {**result, **counts, "wrong": wrong}
             file.write_text(json.dumps(numbers))
     return 1 if wrong else 0

@@ -22,8 +22,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpccoll.topology.gpus import visible_devices
-from tests.conformance.counting import KINDS, Census, table, words
+from tests.conformance import cupy_arrays
+from tests.conformance.counting import KINDS, Census, device_words, table, words
 from tests.conformance.fetch import mpi4py_tests
 from tests.conformance.replace import PLAIN, replace
 from tests.conformance.report import finish, left_in_shared_memory
@@ -41,6 +41,8 @@ MODULES = (
     "test_p2p_buf",
     "test_p2p_obj",
 )
+# With CuPy's arrays: only these, the others would show MPI the memory of a device.
+CUPY_MODULES = MODULES[:6]
 TRACEBACK_END = 2500
 
 
@@ -60,9 +62,11 @@ class Outcome(unittest.TextTestResult):
         print(f"rank {PLAIN.rank}: {kind}: {test.id()}\n{text[-TRACEBACK_END:]}", file=sys.stderr, flush=True)
 
 
-def run_module(name: str) -> dict[str, Any]:
+def run_module(name: str, cupy: bool) -> dict[str, Any]:
     """Run a test module, or "module.Class", or "module.Class.test"; what came out on this rank."""
     module = importlib.import_module(name.split(".")[0])
+    if cupy:
+        cupy_arrays.skip_what_is_not_ours(module)
     suite = unittest.defaultTestLoader.loadTestsFromName(name)
     begin = time.monotonic()
     with open(os.devnull, "w") as sink:
@@ -91,13 +95,13 @@ def foreign_classes(module: ModuleType) -> list[str]:
     ]
 
 
-def run(names: Sequence[str], plain: bool) -> dict[str, Any]:
+def run(names: Sequence[str], plain: bool, cupy: bool) -> dict[str, Any]:
     """Run the tests; all that this rank has to say about them."""
     census = Census()
     if not plain:
         census.begin()
     ours = () if plain else replace()
-    modules = {name: run_module(name) for name in names}
+    modules = {name: run_module(name, cupy) for name in names}
     on_plans = census.on_plans()
     for comm in ours:
         comm.close()
@@ -110,6 +114,8 @@ def run(names: Sequence[str], plain: bool) -> dict[str, Any]:
         "calls": census.calls,
         "on_plans": on_plans,
         "inherited": census.inherited,
+        "on_devices": census.on_devices,
+        "over_host": census.over_host,
         "wrong": wrong + census.differences(on_plans) + left_in_shared_memory(),
     }
 
@@ -117,21 +123,20 @@ def run(names: Sequence[str], plain: bool) -> dict[str, Any]:
 def main() -> None:
     """Run the modules that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.run_mpi4py")
-    parser.add_argument(
-        "names", nargs="*", default=MODULES, help="module, module.Class or module.Class.test (default: all)"
-    )
+    parser.add_argument("names", nargs="*", help="module, module.Class or module.Class.test (default: all)")
     parser.add_argument("--plain", action="store_true", help="with MPI's communicators, for comparison")
+    parser.add_argument("--cupy", action="store_true", help="CuPy's arrays too: on a GPU, or on the stand-in")
     parser.add_argument("--limit-s", type=float, default=600.0, help="then show the stacks and end")
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     options = parser.parse_args()
+    faulthandler.enable()
     faulthandler.dump_traceback_later(options.limit_s, exit=True)
     folder = mpi4py_tests()
-    if not visible_devices():
-        # The tests take CuPy's arrays wherever it can be imported, which needs no GPU.
-        sys.modules.update(dict.fromkeys(("cupy", "numba")))
     sys.path.insert(0, str(folder))
+    (cupy_arrays.show if options.cupy else cupy_arrays.hide)()
+    names = options.names or (CUPY_MODULES if options.cupy else MODULES)
     begin = time.monotonic()
-    report = run(options.names, options.plain)
+    report = run(names, options.plain, options.cupy)
     modules = report["modules"].values()
     tests = sum(module["tests"] for module in modules)
     skips = PLAIN.allgather([line for module in modules for line in module["skipped"]])
@@ -140,6 +145,8 @@ def main() -> None:
         print(*(f"skipped {line}" for line in skipped), sep="\n", end="\n" if skipped else "")
         print(*table(report["calls"], report["on_plans"]), sep="\n")
         print(f"MPI's own: {words(report['inherited']) or 'no calls'}")
+        if options.cupy:
+            print(f"Arrays on a device: {device_words(report)}")
         print(f"{tests} tests on each of {PLAIN.size} ranks, {time.monotonic() - begin:.1f} s")
     result = {"tests": tests, "skipped": skipped, "library": MPI.Get_library_version()}
     sys.exit(finish(report, result, options.json))

@@ -65,6 +65,8 @@ def run(tests: Path, names: list[str], plain: bool) -> dict[str, Any]:
         "calls": census.calls,
         "on_plans": on_plans,
         "inherited": census.inherited,
+        "on_devices": census.on_devices,
+        "over_host": census.over_host,
         "wrong": [f"pytest ended with {status}"] * (not ended)
         + census.differences(on_plans)
         + left_in_shared_memory(),

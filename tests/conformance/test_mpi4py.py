@@ -37,6 +37,21 @@ def test_all_pass_on_plans(row: Row) -> None:
     assert finished.numbers["calls"] == finished.numbers["on_plans"] > 100_000
 
 
+# As many as the modules with buffers hold; one of them is of MPI alone.
+CUPY_TESTS = 0
+
+
+@pytest.mark.usefixtures("cupy_on_devices")
+def test_with_arrays_of_cupy() -> None:
+    finished = run_mpi4py(Row(2, cupy=True))
+    assert not finished.wrong, finished.output
+    assert finished.result.returncode == 0, finished.output
+    numbers = finished.numbers
+    assert numbers["tests"] == CUPY_TESTS
+    assert len(numbers["skipped"]) == 1
+    assert numbers["calls"] == numbers["on_plans"] > numbers["on_devices"] > 2 * numbers["over_host"] > 0
+
+
 def sabotaged(statement: str, *names: str) -> Finished:
     """A run in which `statement` has changed hpccoll."""
     code = f"""

@@ -72,6 +72,16 @@ def load(folder: str | os.PathLike[str]) -> list[ctypes.CDLL]:
     return loaded
 
 
+def devices(mode: str = "lazy") -> dict[str, str]:
+    """The environment of a child with devices for four ranks: the machine's own, or stand-ins in `mode`.
+
+    Ranks share those of the machine where there are fewer (since NCCL 2.30).
+    """
+    if real_driver():
+        return {**os.environ, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}
+    return environment(4, mode)
+
+
 def _cupy() -> dict[str, str]:
     """What CuPy needs in the environment, which is built too; where it cannot be had, why."""
     from tests.emulation.cupy.build import build, missing

@@ -8,12 +8,11 @@ since more may wait for each other's kernels.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from tests.emulation.load import environment, real_driver
+from tests.emulation.load import devices, real_driver
 
 MODES = ("lazy", "delay", "eager")
 SWITCH = "HPCCOLL_TEST_GPU"  # without it the tests are not collected
@@ -30,13 +29,12 @@ def main() -> int:
         parser.error(f"unknown mode {', '.join(sorted(unknown))}")
     if sign := real_driver():
         print(f"on real hardware ({sign})", flush=True)
-        sharing = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2"}
         ranks = () if "--ranks" in words else ("--ranks", "0,1,2")
-        return _run([*words, *ranks], {**os.environ, **sharing})
+        return _run([*words, *ranks], devices())
     status = 0
     for mode in modes:
         print(f"on the CPU stand-in, {mode}", flush=True)
-        status = _run(words, environment(4, mode)) or status
+        status = _run(words, devices(mode)) or status
     return status
 
 
