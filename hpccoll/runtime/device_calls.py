@@ -85,6 +85,7 @@ class DeviceCalls:
             sequence = self._context.number()
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
             return None
+        self._check_capture(kind, call, stream)
         self._enqueue(kind, call, stream)
         return kind
 
@@ -92,6 +93,7 @@ class DeviceCalls:
         """Enqueue a call that the ranks agreed on when it was made.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
+        self._check_capture(kind, call, stream)
         self._enqueue(kind, call, stream)
 
     def start(self, call: Call) -> Running:
@@ -142,6 +144,23 @@ class DeviceCalls:
         if stream not in (_stream_of(call), self.side.own_stream):
             self.side.kept.until_now(stream, call)
 
+    # --- CUDA graphs ----------------------------------------------------------------------------
+
+    def _captured(self, stream: int) -> bool:
+        with self.side.device:
+            return self.side.device.capturing(stream)
+
+    def _check_capture(self, kind: ByNccl, call: Call, stream: int) -> None:
+        """Raises UsageError on all ranks when a graph is to have a call that takes memory while it runs."""
+        if kind.program.scratch_bytes and self._captured(stream):
+            sequence = self._context.number()
+            stages = self._refused_in_graph(call, sequence, "takes memory while it runs")
+            self._context.wait(stages, call.collective, sequence, None)
+
+    def _refused_in_graph(self, call: Call, sequence: int, why: str) -> Waits:
+        error = UsageError(f"this call {why}, which a CUDA graph cannot capture")
+        yield from self._context.refusal(call.collective, sequence, error)
+
     # --- kinds of calls -------------------------------------------------------------------------
 
     def _agreed_kind(self, call: Call) -> ByNccl | None:
@@ -186,11 +205,8 @@ class DeviceCalls:
 
     def _over_host(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
-        with side.device:
-            capturing = side.device.capturing(stream)
-        if capturing:
-            error = UsageError("this call goes over the host, which a CUDA graph cannot capture")
-            yield from self._context.refusal(call.collective, sequence, error)
+        if self._captured(stream):
+            yield from self._refused_in_graph(call, sequence, "goes over the host")
         with side.device:
             room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)

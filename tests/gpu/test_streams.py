@@ -168,14 +168,15 @@ def test_several_communicators_on_two_streams(world: MPI.Intracomm, layout: str,
 
 
 @pytest.mark.ranks(2)
-def test_no_call_over_the_host_in_a_graph(communicator: Make, stream: int) -> None:
+@pytest.mark.parametrize(("dtype", "why"), [("g", "over the host"), ("i2", "takes memory")])
+def test_what_a_graph_cannot_have(communicator: Make, stream: int, dtype: str, why: str) -> None:
     comm = communicator()
-    send, receive = mirror(np.ones(8, "i2"), stream), mirror(np.zeros(8, "i2"), stream)
+    send, receive = mirror(np.ones(8, dtype), stream), mirror(np.zeros(8, dtype), stream)
     comm.Allreduce(send, receive)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     checked(driver.cuStreamBeginCapture(stream, mode))
     try:
-        with pytest.raises(hpccoll.UsageError, match="CUDA graph"):
+        with pytest.raises(hpccoll.UsageError, match=f"{why}.*CUDA graph"):
             comm.Allreduce(send, receive)
     finally:
         checked(driver.cuStreamEndCapture(stream))
