@@ -213,26 +213,32 @@ def ordinal_of(thing: Any) -> int | None:
 
 def current_stream(thing: Any, given: int | None) -> int:
     """The stream that is current in the library that an array is of; `given` by the array itself."""
+    return (_STREAM_OF.get(type(thing)) or stream_finder(thing))(thing) or given or LEGACY_STREAM
+
+
+def stream_finder(thing: Any) -> Callable[[Any], int]:
+    """What finds the current stream of arrays of this type; 0 for the default, or where there is none."""
     kind = type(thing)
-    find = _STREAM_OF.get(kind)
-    if find is None:
-        find = _STREAM_OF[kind] = _FINDERS.get(kind.__module__.partition(".")[0], _none_of_a_library)
-    return find(thing) or given or LEGACY_STREAM
+    if kind not in _STREAM_OF:
+        _STREAM_OF[kind] = _FINDERS.get(kind.__module__.partition(".")[0], _none)()
+    return _STREAM_OF[kind]
 
 
-def _of_cupy(thing: Any) -> int:
-    return int(sys.modules["cupy"].cuda.get_current_stream().ptr) or LEGACY_STREAM
+def _of_cupy() -> Callable[[Any], int]:
+    now = sys.modules["cupy"].cuda.get_current_stream
+    return lambda thing: now().ptr
 
 
-def _of_torch(thing: Any) -> int:
-    return int(sys.modules["torch"].cuda.current_stream(thing.device).cuda_stream) or LEGACY_STREAM
+def _of_torch() -> Callable[[Any], int]:
+    now = sys.modules["torch"].cuda.current_stream
+    return lambda thing: now(thing.device).cuda_stream
 
 
-def _none_of_a_library(thing: Any) -> int:
-    return 0
+def _none() -> Callable[[Any], int]:
+    return lambda thing: 0
 
 
-_FINDERS: dict[str, Callable[[Any], int]] = {"cupy": _of_cupy, "torch": _of_torch}
+_FINDERS: dict[str, Callable[[], Callable[[Any], int]]] = {"cupy": _of_cupy, "torch": _of_torch}
 _STREAM_OF: dict[type, Callable[[Any], int]] = {}
 
 Glance = tuple[tuple[object, ...], int]
@@ -255,8 +261,9 @@ def _glance_for(thing: Any) -> Callable[[Any], Glance]:
 
 def _at_any(thing: Any) -> Glance:
     cuda = thing.__cuda_array_interface__
-    stream = current_stream(thing, cuda.get("stream"))
-    return (*cuda["data"], cuda["shape"], cuda["typestr"], cuda.get("strides")), stream
+    get = cuda.get
+    stream = (_STREAM_OF.get(type(thing)) or stream_finder(thing))(thing) or get("stream") or LEGACY_STREAM
+    return (cuda["data"], cuda["shape"], cuda["typestr"], get("strides")), stream
 
 
 def _at_cupy() -> Callable[[Any], Glance]:

@@ -389,7 +389,8 @@ class Context:
             self.release()
 
     def release(self) -> None:
-        """Let go of this rank's memory; local."""
+        """Let go of this rank's memory; local.  No call can be made afterwards."""
+        self.broken = self.broken or UsageError("this communicator is closed")
         PROGRESS.forget(self)
         self.on_devices.release()
         self._movement.release()

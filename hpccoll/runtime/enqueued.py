@@ -6,20 +6,36 @@ CUDA graph can capture `Start`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from mpi4py import MPI
 
-from hpccoll.arrays.device import current_stream, home_of, stream_handle
+from hpccoll.arrays.device import current_stream, home_of, stream_finder, stream_handle
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
+from hpccoll.runtime.replay import give_up
 from hpccoll.runtime.request import PersistentRequest
 from hpccoll.runtime.wait import Waits
 
 if TYPE_CHECKING:
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl
+
+
+class _Process:
+    """Which process this is: to ask the system at every call costs more."""
+
+    def __init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        self.id = os.getpid()
+
+
+_PROCESS = _Process()
+os.register_at_fork(after_in_child=_PROCESS.look)
 
 
 class EnqueuedRequest(PersistentRequest):
@@ -108,29 +124,38 @@ class Bound:
         self._stream = stream
         self._home = home_of(call.give if call.take is None else call.take.flat)
         self._owner = self._home.owner
+        self._own_stream = self._home.stream
+        self._find = stream_finder(self._owner)
         replays = context.on_devices.replays
         assert replays is not None
-        self._replays = replays
         self._known = replays.known(call, kind)
+        self._play = None if self._known is None else self._known.tape.play
+        self._counted = (call.collective, kind.program.name)
+        self._lock, self._tally, self._process = context.in_use, context.tally, _PROCESS.id
         self._on = 0
 
     def start(self, used: Callable[[], Context]) -> None:
         """Enqueue the call; `used` as in `EnqueuedRequest._for`."""
-        current = current_stream(self._owner, self._home.stream)
+        current = self._find(self._owner) or self._own_stream
         self._on = stream = current if self._stream is None else self._stream
-        context = used()
         if (
-            self._known is None
+            self._play is None
             or stream != current
-            or context.broken is not None
-            or not context.in_use.acquire(blocking=False)
+            or self._context.broken is not None
+            or self._process != _PROCESS.id
+            or not self._lock.acquire(False)
         ):
+            used()
             self._start_with_care(current, stream)
             return
         try:
-            self._replays.play(self._known, stream)
+            self._play(stream)
+            self._tally[self._counted] += 1
+        except BaseException as error:
+            give_up(self._context, error, self._call.collective)
+            raise
         finally:
-            context.in_use.release()
+            self._lock.release()
 
     def _start_with_care(self, current: int, stream: int) -> None:
         device = self._context.on_devices.side.device

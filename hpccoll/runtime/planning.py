@@ -199,8 +199,9 @@ class Planner:
 
     def only(self, collective: str) -> str:
         """The plan asked for by name, where this collective has it."""
-        if self._forced and self._forced in names(collective, self._layout):
-            return self._forced
+        forced = self._forced
+        if forced and forced in names(collective, self._layout):
+            return forced
         return self._wanted.get(collective, "")
 
     def _make(self, collective: Collective, itemsize: int, tuning: Tuning, only: str) -> Planned:

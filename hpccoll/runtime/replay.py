@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpccoll.runtime.device_side import ByNccl
     from hpccoll.runtime.tape import Tape
 
+IN_PLACE = MPI.IN_PLACE
 MOST = 1024
 Key = tuple[object, ...]
 
@@ -60,7 +61,7 @@ class Replays:
             return False
         if stream is not None and stream_handle(stream) != found:
             return False  # that stream must first wait for the arrays'
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             return False  # two threads in one communicator, of which the other way tells
         try:
             self.play(known, found)
@@ -104,7 +105,7 @@ class Replays:
         key: list[object] = [collective, root, getattr(operator, "handle", operator), self._only(collective)]
         stream = 0
         for buffer in buffers:
-            if buffer is None or buffer is MPI.IN_PLACE:
+            if buffer is None or buffer is IN_PLACE:
                 key.append(None)
                 continue
             try:

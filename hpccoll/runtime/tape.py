@@ -115,12 +115,12 @@ class Tape:
             self.seal()
         if self._on_cuda:
             with self._device:
-                self._go(stream)
-        else:
-            self._go(stream)
+                self._go_on(stream, self._play(stream, 0))  # type: ignore[misc]
+        elif (stopped := self._play(stream, 0)) is not None:  # type: ignore[misc]
+            self._go_on(stream, stopped)
 
-    def _go(self, stream: int) -> None:
-        stopped = self._play(stream, 0)  # type: ignore[misc]
+    def _go_on(self, stream: int, stopped: Stopped) -> None:
+        """What a play stopped at, and all that comes after it."""
         while stopped is not None:
             index, status = stopped
             code, level, _, *numbers = entry = self._entries[index]

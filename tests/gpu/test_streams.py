@@ -263,6 +263,10 @@ def test_a_persistent_call_is_enqueued_at_start(communicator: Make, layout: str,
             request.Free()
             with pytest.raises(hpccoll.UsageError, match="freed"):
                 request.Start()
+    with hpccoll.Communicator(MPI.COMM_WORLD) as short:
+        request = short.Allreduce_init(send, receive)
+    with pytest.raises(hpccoll.UsageError, match="closed"):
+        request.Start()
 
 
 @layouts({"": (2,), "2+2": (4,)})
