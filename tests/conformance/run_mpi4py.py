@@ -41,8 +41,8 @@ MODULES = (
     "test_p2p_buf",
     "test_p2p_obj",
 )
-# With CuPy's arrays: only these, the others would show MPI the memory of a device.
-CUPY_MODULES = MODULES[:6]
+# Which take their arrays from `arrayimpl`, and so CuPy's.
+CUPY_MODULES = tuple(name for name in MODULES if not name.endswith("_obj"))
 TRACEBACK_END = 2500
 
 
@@ -56,6 +56,12 @@ class Outcome(unittest.TextTestResult):
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802  unittest's name
         super().addFailure(test, err)
         self._say("failure", *self.failures[-1])
+
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: Any) -> None:  # noqa: N802
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            found = self.failures if issubclass(err[0], test.failureException) else self.errors
+            self._say("in a part", *found[-1])
 
     @staticmethod
     def _say(kind: str, test: unittest.TestCase, text: str) -> None:
