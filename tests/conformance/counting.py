@@ -168,8 +168,9 @@ class Census:
         return remember
 
     def _add_start(self, request: Any, _result: Any, _arguments: tuple[Any, ...]) -> None:
-        self.calls[request.counted_as] += 1
-        self.on_devices += request.is_of_device
+        if hasattr(request, "counted_as"):  # and not a message, or a call between neighbours
+            self.calls[request.counted_as] += 1
+            self.on_devices += request.is_of_device
 
     def _add_inherited(self, name: str) -> After:
         def add(_comm: Any, _result: Any, _arguments: tuple[Any, ...]) -> None:

@@ -42,7 +42,7 @@ MODULES = (
     "test_p2p_obj",
 )
 # Which take their arrays from `arrayimpl`, and so CuPy's.
-CUPY_MODULES = tuple(name for name in MODULES if not name.endswith("_obj"))
+CUPY_MODULES = (*(name for name in MODULES if not name.endswith("_obj")), "test_cco_pr_ngh_buf")
 TRACEBACK_END = 2500
 
 
