@@ -9,6 +9,7 @@ from typing import Any
 
 import hpccoll
 from hpccoll.arrays.foreign import on_device
+from hpccoll.collectives import base
 from hpccoll.runtime.context import Context
 from hpccoll.runtime.enqueued import EnqueuedRequest
 
@@ -80,6 +81,7 @@ class Census:
         self._freed: Counter[tuple[str, str]] = Counter()
         self._used: dict[int, Any] = {}
         self._inside = False
+        self._on_device = False  # what was last looked at inside
 
     def begin(self) -> None:
         """Put a counter around the methods of our communicators and persistent requests; for good."""
@@ -94,7 +96,7 @@ class Census:
                 self._wrap_end(kind, name)
         for request in (hpccoll.PersistentRequest, EnqueuedRequest):
             self._wrap(request, "Start", self._add_start)
-        self._watch_the_host()
+        self._watch_devices()
 
     def on_plans(self) -> Counter[tuple[str, str]]:
         """(collective, plan): the calls that ran on it."""
@@ -120,7 +122,7 @@ class Census:
             # What a method does by calling another one is no call of the program.
             if self._inside:
                 return method(this, *args, **kwargs)
-            self._inside = True
+            self._inside, self._on_device = True, False
             try:
                 result = method(this, *args, **kwargs)
             finally:
@@ -141,21 +143,28 @@ class Census:
 
         setattr(kind, name, ended)
 
-    def _watch_the_host(self) -> None:
-        steps = Context.steps
+    def _watch_devices(self) -> None:
+        """Note what a call that is looked at turns out to be; one on memory known from before is not."""
+        steps, prepared = Context.steps, base._prepared
 
         @functools.wraps(steps)
         def counted(context: Context, call: Any, *rest: Any) -> Any:
             self.over_host += call.staged
             return steps(context, call, *rest)
 
+        def looked_at(prepare: Any, context: Context) -> Any:
+            call = prepared(prepare, context)
+            self._on_device = call.on_device
+            return call
+
         Context.steps = counted  # type: ignore[method-assign]
+        base._prepared = looked_at
 
     def _add_call(self, collective: str, name: str) -> After:
         def add(comm: Any, _result: Any, buffers: tuple[Any, ...]) -> None:
             self._used[id(comm)] = comm
             self.calls[collective, name] += 1
-            self.on_devices += any(map(_is_of_device, buffers))
+            self.on_devices += self._on_device or any(map(_is_of_device, buffers))
 
         return add
 
@@ -163,7 +172,7 @@ class Census:
         def remember(comm: Any, request: Any, buffers: tuple[Any, ...]) -> None:
             self._used[id(comm)] = comm
             request.counted_as = (collective, name)
-            request.is_of_device = any(map(_is_of_device, buffers))
+            request.is_of_device = self._on_device
 
         return remember
 
