@@ -26,10 +26,9 @@ from hpccoll.calls.messages import Argument
 from hpccoll.config import Config
 from hpccoll.errors import CollectiveTimeoutError, UsageError
 from hpccoll.runtime import cuda_aware
-from hpccoll.runtime.device_side import PinnedPool
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.request import MessageRequest, PersistentMessage
-from hpccoll.runtime.streams import Device, Kept, Pinned, to_device, to_host
+from hpccoll.runtime.streams import Device, Kept, Pinned, PinnedPool, to_device, to_host
 from hpccoll.runtime.wait import Waits, drive
 
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from hpccoll.runtime.device_blocks import Blocks
 from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.planning import order_of
-from hpccoll.runtime.streams import Device, Kept, Pinned, on_device
+from hpccoll.runtime.streams import Device, Kept, PinnedPool, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.devices import shared_devices
@@ -342,26 +342,6 @@ class DeviceSide:
         self._groups.clear()
         self.pinned.close()
         self.device.close((self._network, self.own_stream))
-
-
-class PinnedPool:
-    """Pinned memory, kept between calls: making it takes a system call and more."""
-
-    def __init__(self) -> None:
-        self._free: dict[int, list[Pinned]] = {}
-
-    def take(self, nbytes: int) -> Pinned:
-        room = max(4096, 1 << (max(nbytes, 1) - 1).bit_length())
-        free = self._free.setdefault(room, [])
-        return free.pop() if free else Pinned(room)
-
-    def give_back(self, pinned: Pinned) -> None:
-        self._free[pinned.nbytes].append(pinned)
-
-    def close(self) -> None:
-        for free in self._free.values():
-            while free:
-                free.pop().close()
 
 
 def why_not_nccl(facts: Sequence[Mapping[str, Any]]) -> str:

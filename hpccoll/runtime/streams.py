@@ -113,6 +113,26 @@ class Pinned:
         driver.cuMemFreeHost(self.address)
 
 
+class PinnedPool:
+    """Pinned memory, kept between calls: making it takes a system call and more."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Pinned]] = {}
+
+    def take(self, nbytes: int) -> Pinned:
+        room = max(4096, 1 << (max(nbytes, 1) - 1).bit_length())
+        free = self._free.setdefault(room, [])
+        return free.pop() if free else Pinned(room)
+
+    def give_back(self, pinned: Pinned) -> None:
+        self._free[pinned.nbytes].append(pinned)
+
+    def close(self) -> None:
+        for free in self._free.values():
+            while free:
+                free.pop().close()
+
+
 def to_host(address: int, source: int, nbytes: int, stream: int) -> None:
     """Enqueue a copy from the device to the host."""
     checked(driver.cuMemcpyDtoHAsync(address, source, nbytes, stream), "cuMemcpyDtoHAsync")
