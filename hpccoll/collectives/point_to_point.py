@@ -51,34 +51,17 @@ def replaced(buf: Any, dest: int) -> Argument:
     return Argument(buf, "buf", message_to_replace, sends=dest != _NOBODY, receives=True)
 
 
-def _sending(mpi: Callable[..., None]) -> Callable[..., None]:
+def _sending(mpi: Callable[..., Any], way: str) -> Callable[..., Any]:
+    """MPI's method; `way`: the method of `Messages` that makes the call for an array on a device."""
+
     @wraps(mpi)
-    def send(self: PointToPoint, buf: Any, dest: int, tag: int = 0) -> None:
+    def send(self: PointToPoint, buf: Any, dest: int, tag: int = 0) -> Any:
         if type(buf) is ndarray or not is_on_device(buf):
             return mpi(self, buf, dest, tag)
-        self._messages.run(lambda spec: mpi(self, spec, dest, tag), [sent(buf, "buf", dest)], None)
+        make = getattr(self._messages, way)
+        return make(lambda spec: mpi(self, spec, dest, tag), [sent(buf, "buf", dest)])
 
     return send
-
-
-def _starting_to_send(mpi: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    @wraps(mpi)
-    def start(self: PointToPoint, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        if type(buf) is ndarray or not is_on_device(buf):
-            return mpi(self, buf, dest, tag)
-        return self._messages.start(lambda spec: mpi(self, spec, dest, tag), [sent(buf, "buf", dest)])
-
-    return start
-
-
-def _binding_to_send(mpi: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(mpi)
-    def bind(self: PointToPoint, buf: Any, dest: int, tag: int = 0) -> Any:
-        if type(buf) is ndarray or not is_on_device(buf):
-            return mpi(self, buf, dest, tag)
-        return self._messages.bind(lambda spec: mpi(self, spec, dest, tag), [sent(buf, "buf", dest)])
-
-    return bind
 
 
 def _partitioned(mpi: Callable[..., MPI.Prequest]) -> Callable[..., MPI.Prequest]:
@@ -94,8 +77,8 @@ def _partitioned(mpi: Callable[..., MPI.Prequest]) -> Callable[..., MPI.Prequest
 class PointToPoint(Base):
     """Messages between two ranks.
 
-    Arguments and results are mpi4py's.  An array on a device may be strided; it must not have a derived
-    datatype.  Its elements are sent as the stream leaves them, for which the host waits, also in `Isend`.  A
+    Arguments and results are mpi4py's.  An array on a device may be strided, or have a derived datatype.  Its
+    elements are sent as the stream leaves them, for which the host waits, also in `Isend`.  A
     blocking receive leaves the last copy to the array's stream; a request is complete when the array is.  The
     other rank may have its array on the host.
 
@@ -118,18 +101,18 @@ class PointToPoint(Base):
         """How messages of device arrays travel: "mpi", or "host" and why; "" before the first.  Local."""
         return "" if self._device_messages is None else self._device_messages.path
 
-    Send = _sending(_Comm.Send)
-    Ssend = _sending(_Comm.Ssend)
-    Bsend = _sending(_Comm.Bsend)
-    Rsend = _sending(_Comm.Rsend)
-    Isend = _starting_to_send(_Comm.Isend)
-    Issend = _starting_to_send(_Comm.Issend)
-    Ibsend = _starting_to_send(_Comm.Ibsend)
-    Irsend = _starting_to_send(_Comm.Irsend)
-    Send_init = _binding_to_send(_Comm.Send_init)
-    Ssend_init = _binding_to_send(_Comm.Ssend_init)
-    Bsend_init = _binding_to_send(_Comm.Bsend_init)
-    Rsend_init = _binding_to_send(_Comm.Rsend_init)
+    Send = _sending(_Comm.Send, "run")
+    Ssend = _sending(_Comm.Ssend, "run")
+    Bsend = _sending(_Comm.Bsend, "run")
+    Rsend = _sending(_Comm.Rsend, "run")
+    Isend = _sending(_Comm.Isend, "start")
+    Issend = _sending(_Comm.Issend, "start")
+    Ibsend = _sending(_Comm.Ibsend, "start")
+    Irsend = _sending(_Comm.Irsend, "start")
+    Send_init = _sending(_Comm.Send_init, "bind")
+    Ssend_init = _sending(_Comm.Ssend_init, "bind")
+    Bsend_init = _sending(_Comm.Bsend_init, "bind")
+    Rsend_init = _sending(_Comm.Rsend_init, "bind")
     Psend_init = _partitioned(_Comm.Psend_init)
     Precv_init = _partitioned(_Comm.Precv_init)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpccoll.dtypes import ROWS, Row, row_of, tag
 from hpccoll.memory.device import working_in_cupy
-from hpccoll.ops.table import AVG, TABLE, Operator
+from hpccoll.ops.table import AVG, TABLE
 from hpccoll.ops.value_index import is_pair
 
 THREADS = 256
@@ -145,17 +145,15 @@ def _compiled(source: str, name: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def kernel_for(operator: Operator, dtype: np.dtype[Any]) -> Kernel | None:
+def kernel_for(name: str, dtype: np.dtype[Any]) -> Kernel | None:
     """The kernel for an operator of the table on a dtype, which it takes; None where there is none."""
-    if operator.function is not None or operator.into is not None or operator.factor is not None:
-        return None
     if is_pair(dtype):
         source = _for_pairs(dtype)
-        return _kernel(operator.name, source, dtype.itemsize, 1)
+        return _kernel(name, source, dtype.itemsize, 1)
     row = row_of(dtype)
     if row is None or tag(dtype) != row.name.encode():  # not of this machine's byte order
         return None
-    return kernel_for_row(operator.name, row)
+    return kernel_for_row(name, row)
 
 
 def kernel_for_row(name: str, row: Row) -> Kernel | None:

@@ -73,7 +73,7 @@ def _by_nccl(name: str, dtype: np.dtype[Any]) -> Travel | None:
 
 
 def _by_kernel(operator: Operator, dtype: np.dtype[Any], *, whole: bool) -> Travel | None:
-    kernel = kernel_for(operator, dtype)
+    kernel = kernel_for(operator.name, dtype)
     if kernel is None:
         return None
     whole = whole or operator.average

@@ -11,7 +11,7 @@ import numpy as np
 from hpccoll.calls import Call
 from hpccoll.runtime.device_combining import Bases
 from hpccoll.runtime.ragged import vectors
-from hpccoll.runtime.tape import GIVEN, Code, Tape
+from hpccoll.runtime.tape import GIVEN, Parts, Tape
 from hpccoll.transports import nccl
 from hpccoll.transports.base import Array
 from hpccoll.transports.nccl import NcclGroup
@@ -29,22 +29,14 @@ class Blocks:
 
     def write(self, tape: Tape, call: Call, bases: Bases) -> None:
         """One call, for memories at these addresses."""
-        group, kind, size = self._group, nccl.TYPES["uint8"], call.dtype.itemsize
-        me = group.index
-        gives, takes = self._lengths(call)
-        sources = bases[0] + (np.cumsum(gives) - gives) * size
+        size = call.dtype.itemsize
+        gives, takes = (lengths * size for lengths in self._lengths(call))
+        sources = bases[0] + np.cumsum(gives) - gives
         if call.collective == "allgather":
             sources[:] = bases[0]  # the same block to everybody
-        targets = bases[1] + (np.cumsum(takes) - takes) * size
-        if gives[me] and sources[me] != targets[me]:
-            tape.copy(GIVEN, int(targets[me]), int(sources[me]), int(gives[me]) * size)
-        tape.call(Code.BEGIN, GIVEN, group)
-        for code, addresses, lengths in ((Code.SEND, sources, gives), (Code.RECEIVE, targets, takes)):
-            for member in np.flatnonzero(lengths).tolist():
-                if member != me:
-                    nbytes = int(lengths[member]) * size
-                    tape.call(code, GIVEN, group, int(addresses[member]), nbytes, kind, member)
-        tape.call(Code.END, GIVEN, group)
+        targets = bases[1] + np.cumsum(takes) - takes
+        given, taken = _parts(sources, gives), _parts(targets, takes)
+        tape.exchange(GIVEN, self._group, nccl.TYPES["uint8"], 1, given, taken)
 
     def _lengths(self, call: Call) -> tuple[Array, Array]:
         """Elements that this rank gives to each, and takes from each."""
@@ -52,3 +44,7 @@ class Blocks:
         if call.collective != "allgather":
             return vectors(call, self._group.index, size)
         return np.full(size, call.give.size, np.int64), np.array(call.takes, np.int64)
+
+
+def _parts(addresses: Array, lengths: Array) -> Parts:
+    return zip(range(lengths.size), addresses.tolist(), lengths.tolist(), strict=True)

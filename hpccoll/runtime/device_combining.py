@@ -18,7 +18,7 @@ from itertools import accumulate
 from hpccoll.ops.kernels import Kernel
 from hpccoll.plans.program import GroupCall
 from hpccoll.plans.steps import Kind
-from hpccoll.runtime.tape import Code, Tape
+from hpccoll.runtime.tape import Code, Parts, Tape
 from hpccoll.transports.nccl import NcclGroup
 
 Bases = list[int]  # addresses of input, output and scratch
@@ -82,11 +82,7 @@ class _Job:
             ends = [min(count, block * (member + 1)) for member in range(self._size)]
             self.lengths = [end - min(count, block * member) for member, end in enumerate(ends)]
         self._starts = [0, *accumulate(self.lengths)]
-        self._gets = call.kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
-        if call.kind is Kind.REDUCE:
-            self._gets = self._me == call.root
-        elif call.kind is Kind.SCAN or call.kind is Kind.EXSCAN:
-            self._gets = call.kind is Kind.SCAN or self._me > 0
+        self._gets = bool(call.target)
 
     def by_gathering(self, tape: Tape, level: int, bases: Bases, operator: int) -> None:
         """Everything to everybody; each combines what it needs."""
@@ -105,34 +101,28 @@ class _Job:
         me, size, kind = self._me, self._kernel.itemsize, self._call.kind
         own = self.lengths[me]
         block = own * size  # bytes
-        blocks = [(source + self._starts[member] * size, self.lengths[member] * size) for member in self._all]
-        self._exchange(tape, level, blocks, [(rows + member * block, block) for member in self._all])
+        rows_of_all = [(member, rows + member * block, own) for member in self._all]
+        self._exchange(tape, level, self._blocks(source), rows_of_all)
         mine = target + self._starts[me] * size
         match kind:
             case Kind.REDUCE_SCATTER:
                 self._fold(tape, level, rows, target, own, self._size)
             case Kind.ALLREDUCE:
                 self._fold(tape, level, rows, mine, own, self._size)
-                results = [(target + self._starts[m] * size, self.lengths[m] * size) for m in self._all]
-                self._exchange(tape, level, [(mine, block)] * self._size, results)
+                self._exchange(
+                    tape, level, [(member, mine, own) for member in self._all], self._blocks(target)
+                )
             case Kind.REDUCE:
                 root = self._call.root
                 result = mine if me == root else rows + self._size * block
                 self._fold(tape, level, rows, result, own, self._size)
-                gives = [(result, block if member == root else 0) for member in self._all]
-                takes = [
-                    (target + self._starts[m] * size, self.lengths[m] * size * self._gets) for m in self._all
-                ]
-                self._exchange(tape, level, gives, takes)
+                self._exchange(tape, level, [(root, result, own)], self._blocks(target) if self._gets else [])
             case _:
                 before = kind is Kind.EXSCAN
                 launch = partial(self._kernel.prefixes, rows, own, own, self._size, before, self._device)
                 tape.kernel(level, launch)
-                gives = [(rows + m * block, 0 if before and m == 0 else block) for m in self._all]
-                takes = [
-                    (target + self._starts[m] * size, self.lengths[m] * size * self._gets) for m in self._all
-                ]
-                self._exchange(tape, level, gives, takes)
+                gives = rows_of_all[1:] if before else rows_of_all
+                self._exchange(tape, level, gives, self._blocks(target) if self._gets else [])
 
     @property
     def _all(self) -> range:
@@ -145,16 +135,13 @@ class _Job:
     def _fold(self, tape: Tape, level: int, rows: int, out: int, count: int, members: int) -> None:
         tape.kernel(level, partial(self._kernel.fold, rows, out, count, count, members, self._device))
 
-    def _exchange(
-        self, tape: Tape, level: int, gives: list[tuple[int, int]], takes: list[tuple[int, int]]
-    ) -> None:
-        """Bytes given to each member and taken from each: address, length; the own ones are copied."""
-        (begin, given), (end, taken) = gives[self._me], takes[self._me]
-        if given and taken and begin != end:
-            tape.copy(level, end, begin, taken)
-        tape.call(Code.BEGIN, level, self._group)
-        for code, places in ((Code.SEND, gives), (Code.RECEIVE, takes)):
-            for member, (address, nbytes) in enumerate(places):
-                if nbytes and member != self._me:
-                    tape.call(code, level, self._group, address, nbytes, self._kind, member)
-        tape.call(Code.END, level, self._group)
+    def _blocks(self, begin: int) -> Parts:
+        """The block of each member in a buffer."""
+        size = self._kernel.itemsize
+        return [(member, begin + self._starts[member] * size, self.lengths[member]) for member in self._all]
+
+    def _exchange(self, tape: Tape, level: int, gives: Parts, takes: Parts) -> None:
+        """Elements, as bytes."""
+        size = self._kernel.itemsize
+        gives, takes = ([(who, at, size * count) for who, at, count in parts] for parts in (gives, takes))
+        tape.exchange(level, self._group, self._kind, 1, gives, takes)

@@ -73,11 +73,8 @@ class Staging:
 
     def follow(self, stream: int, before: int) -> None:
         """What comes on a stream waits for all that is on another by now."""
-        if stream != before:
-            with self.alone() as device:
-                event = device.mark(before)
-                device.follow(stream, event)
-                device.give_back(event)
+        with self.alone() as device:
+            device.behind(stream, before)
 
     def through(self, stream: int) -> Waits:
         """Until all that is on a stream by now is done."""
@@ -261,7 +258,7 @@ class Messages:
     # --- three ways to make a call ----------------------------------------------------------------
 
     def run(
-        self, call: Callable[..., object], arguments: Sequence[Argument], status: MPI.Status | None
+        self, call: Callable[..., object], arguments: Sequence[Argument], status: MPI.Status | None = None
     ) -> None:
         """Make a blocking call of MPI, on what stands for the arguments.
 

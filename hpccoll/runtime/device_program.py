@@ -18,7 +18,7 @@ from itertools import accumulate
 from hpccoll.plans.program import Copy, GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind, Plan
 from hpccoll.runtime.device_combining import Action, Address, Bases, Combining
-from hpccoll.runtime.tape import GIVEN, SECOND, Code, Tape
+from hpccoll.runtime.tape import GIVEN, SECOND, Code, Parts, Tape
 from hpccoll.transports.nccl import NcclGroup
 
 Instruction = tuple[str, int, Action | int]  # what, on which of the two streams, action or number of an event
@@ -252,24 +252,16 @@ class DeviceProgram:
         takes: list[tuple[int, Address, int]],
     ) -> Action:
         """Blocks sent to members and received from members; the own one is copied."""
-        me, kind = group.index, self._kind
-        size = self._itemsize // self._width
-        own = [(one[1], other[1], one[2]) for one in gives for other in takes if one[0] == other[0] == me]
+        kind, size = self._kind, self._itemsize // self._width
 
         def exchange(tape: Tape, level: int, bases: Bases, operator: int) -> None:
-            for (m, o), (n, p), count in own:
-                if bases[m] + o != bases[n] + p:
-                    tape.copy(level, bases[n] + p, bases[m] + o, count * size)
-            tape.call(Code.BEGIN, level, group)
-            for member, (memory, offset), count in gives:
-                if member != me:
-                    tape.call(Code.SEND, level, group, bases[memory] + offset, count, kind, member)
-            for member, (memory, offset), count in takes:
-                if member != me:
-                    tape.call(Code.RECEIVE, level, group, bases[memory] + offset, count, kind, member)
-            tape.call(Code.END, level, group)
+            tape.exchange(level, group, kind, size, _placed(gives, bases), _placed(takes, bases))
 
         return exchange
+
+
+def _placed(parts: list[tuple[int, Address, int]], bases: Bases) -> Parts:
+    return [(member, bases[memory] + offset, count) for member, (memory, offset), count in parts]
 
 
 def _length(place: Place) -> int:

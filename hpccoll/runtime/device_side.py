@@ -262,24 +262,31 @@ class DeviceSide:
             if how.operator == SCALED:
                 self._enqueue_scaled(kind, call, output, stream)
             else:
-                operator = nccl.OPERATORS.get(how.operator, 0)
-                self._play_once(self.tape(kind, call, operator, output, scratch), stream)
+                self._play_once(self._tape(kind, call, output, scratch), stream)
         if take is not None and output is not take:
             on_device(take.ctypes.data, output.ctypes.data, take.nbytes, stream)  # type: ignore[union-attr]
         if take is not None:
             call.take.unpack(stream)  # type: ignore[union-attr]
 
-    def tape(
-        self, kind: ByNccl, call: Call, operator: int, output: Array | None, scratch: Array | None = None
+    def _tape(
+        self,
+        kind: ByNccl,
+        call: Call,
+        output: Array | None,
+        scratch: Array | None = None,
+        operator: int | None = None,
     ) -> Tape:
-        """A call as what is to be enqueued; `output`: where its result goes, None where there is none.
+        """A call as what is to be enqueued, which keeps no memory of the caller's.
 
-        It keeps no memory of the caller's.
+        `output`: where its result goes, None where there is none.  `operator`: of NCCL, by default the one
+        that the kind of call has.
         """
         tape = Tape(self.device, self._network)
         if output is None and call.collective == "broadcast":
             output = call.give
-        bases = [0 if memory is None else memory.ctypes.data for memory in (call.give, output, scratch)]
+        if operator is None:
+            operator = nccl.OPERATORS.get(kind.travel.operator, 0)
+        bases = [0 if one is None else one.ctypes.data for one in (call.give, output, scratch)]
         if isinstance(kind.program, Blocks):
             kind.program.write(tape, call, bases)
         else:
@@ -290,8 +297,7 @@ class DeviceSide:
 
     def written(self, kind: ByNccl, call: Call) -> Tape:
         """The tape of a call of which `kind.repeats`."""
-        output = None if call.take is None else call.take.flat
-        tape = self.tape(kind, call, nccl.OPERATORS.get(kind.travel.operator, 0), output)
+        tape = self._tape(kind, call, None if call.take is None else call.take.flat)
         tape.seal()
         return tape
 
@@ -300,7 +306,7 @@ class DeviceSide:
         factor = call.arithmetic.operator.factor  # type: ignore[union-attr]
         operator = group.scaled_sum(factor, call.dtype, nccl.TYPES[kind.travel.nccl])
         try:
-            self._play_once(self.tape(kind, call, operator, output), stream)
+            self._play_once(self._tape(kind, call, output, operator=operator), stream)
         finally:
             group.drop(operator)
 
@@ -312,11 +318,7 @@ class DeviceSide:
 
     def order(self, array: Array, stream: int) -> None:
         """What comes on `stream` finds the array as its own stream leaves it."""
-        before = home_of(array).stream
-        if before != stream:
-            event = self.device.mark(before)
-            self.device.follow(stream, event)
-            self.device.give_back(event)
+        self.device.behind(stream, home_of(array).stream)
 
     def look(self, kind: ByNccl) -> None:
         """Raises AbortedError when NCCL has failed."""

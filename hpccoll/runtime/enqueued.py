@@ -122,9 +122,8 @@ class Bound:
         self._call = call
         self._kind = kind
         self._stream = stream
-        self._home = home_of(call.give if call.take is None else call.take.flat)
-        self._owner = self._home.owner
-        self._own_stream = self._home.stream
+        home = home_of(call.give if call.take is None else call.take.flat)
+        self._owner, self._own_stream = home.owner, home.stream
         self._find = stream_finder(self._owner)
         replays = context.on_devices.replays
         assert replays is not None
@@ -158,12 +157,8 @@ class Bound:
             self._lock.release()
 
     def _start_with_care(self, current: int, stream: int) -> None:
-        device = self._context.on_devices.side.device
-        if current != self._home.stream:  # where strided arrays are packed
-            with device:
-                event = device.mark(current)
-                device.follow(self._home.stream, event)
-                device.give_back(event)
+        with self._context.on_devices.side.device as device:
+            device.behind(self._own_stream, current)  # where strided arrays are packed
         self._call.refill()
         self._context.repeat_on_device(self._kind, self._call, stream)
 
@@ -209,10 +204,6 @@ class Bound:
     def block(self, stream: int | None) -> None:
         """A stream, by default the current one, waits for the last call."""
         if stream is None:
-            stream = current_stream(self._owner, self._home.stream)
-        if stream != self._on:
-            device = self._context.on_devices.side.device
-            with device:
-                event = device.mark(self._on)
-                device.follow(stream, event)
-                device.give_back(event)
+            stream = current_stream(self._owner, self._own_stream)
+        with self._context.on_devices.side.device as device:
+            device.behind(stream, self._on)

@@ -69,6 +69,13 @@ class Device:
         """What comes on a stream from now on waits for an event."""
         checked(driver.cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
 
+    def behind(self, stream: int, before: int) -> None:
+        """What comes on a stream waits for all that is on another by now; the device is current."""
+        if stream != before:
+            event = self.mark(before)
+            self.follow(stream, event)
+            self.give_back(event)
+
     def reached(self, event: Any) -> bool:
         """Whether an event is complete.  Raises ResourceError when something before it failed."""
         with self:  # the worker's thread has no device

@@ -7,7 +7,7 @@ communicators may enqueue a call after it has returned; what comes next waits un
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -40,9 +40,9 @@ class Code(IntEnum):
 
 GIVEN, SECOND = 0, 1  # the stream of an entry: that of the play, or the tape's own
 Entry = tuple[int, ...]  # code, stream, communicator, numbers
-Stopped = (
-    tuple[int, int] | None
-)  # index and status of an entry that did not end well, or not yet, or is a kernel
+# Index and status of an entry that did not end well, or not yet, or is a kernel.
+Stopped = tuple[int, int] | None
+Parts = Iterable[tuple[int, int, int]]  # member, address, elements
 Kernel = Callable[[int], object]  # enqueues something on a stream
 
 
@@ -65,6 +65,25 @@ class Tape:
         """A call on NCCL's communicator of a group."""
         self._groups[group.handle] = group
         self._entries.append((code, level, group.handle, *numbers))
+
+    def exchange(
+        self, level: int, group: NcclGroup, kind: int, size: int, gives: Parts, takes: Parts
+    ) -> None:
+        """What is given to members and taken from members, all at once; the own part is copied.
+
+        `size`: bytes of an element of NCCL's type `kind`.  Empty parts are no messages, on either side.
+        """
+        me = group.index
+        given = {member: (address, count) for member, address, count in gives if count}
+        taken = {member: (address, count) for member, address, count in takes if count}
+        if me in given and me in taken and given[me][0] != taken[me][0]:
+            self.copy(level, taken[me][0], given[me][0], taken[me][1] * size)
+        self.call(Code.BEGIN, level, group)
+        for code, parts in ((Code.SEND, given), (Code.RECEIVE, taken)):
+            for member, (address, count) in parts.items():
+                if member != me:
+                    self.call(code, level, group, address, count, kind, member)
+        self.call(Code.END, level, group)
 
     def copy(self, level: int, target: int, source: int, nbytes: int) -> None:
         """A copy inside the device."""
@@ -90,9 +109,6 @@ class Tape:
         """What comes next on a stream waits for an event of this tape."""
         self._entries.append((Code.FOLLOW, level, 0, int(self._events[event])))
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     # --- playing --------------------------------------------------------------------------------
 
     def seal(self) -> None:
@@ -109,7 +125,8 @@ class Tape:
     def play(self, stream: int) -> None:
         """Enqueue all of it.
 
-        Raises: NCCLError of NCCL's bindings, ResourceError for errors of CUDA, and as `NcclGroup.settle`.
+        Raises: NCCLError of NCCL's bindings, ResourceError for errors of CUDA, and as
+        `NcclGroup.settle_call`.
         """
         if self._play is None:
             self.seal()

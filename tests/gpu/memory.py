@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,33 @@ def use_device(ordinal: int) -> None:
 def make_stream() -> int:
     """A stream that the legacy default stream does not wait for."""
     return int(checked(driver.cuStreamCreate(NON_BLOCKING)))
+
+
+class Graph:
+    """What `captured` found; ready after its block."""
+
+    def __init__(self) -> None:
+        self._ready: Any = None
+
+    def launch(self, stream: int) -> None:
+        checked(driver.cuGraphLaunch(self._ready, stream))
+
+    def __del__(self) -> None:
+        if self._ready is not None:
+            driver.cuGraphExecDestroy(self._ready)
+
+
+@contextmanager
+def captured(stream: int) -> Generator[Graph, None, None]:
+    """What the block enqueues on a stream becomes a graph."""
+    graph = Graph()
+    checked(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        yield graph
+    finally:
+        found = checked(driver.cuStreamEndCapture(stream))
+        graph._ready = checked(driver.cuGraphInstantiate(found, 0))
+        checked(driver.cuGraphDestroy(found))
 
 
 def synchronize(stream: int) -> None:

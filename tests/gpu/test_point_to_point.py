@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.collectives.conftest import Make
-from tests.gpu.memory import Mirror, checked, device_count, driver, make_stream, mirror, use_device
+from tests.gpu.memory import Mirror, captured, checked, device_count, driver, make_stream, mirror, use_device
 
 COUNT = 10_000
 TAG = 3
@@ -395,13 +395,8 @@ def test_what_is_refused(communicator: Make, stream: int) -> None:
     mine.view.flags.writeable = False
     with pytest.raises(hpccoll.UsageError, match="read-only"):
         comm.Recv(mine, other(comm))
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    checked(driver.cuStreamBeginCapture(stream, mode))
-    try:
-        with pytest.raises(hpccoll.UsageError, match="CUDA graph"):
-            comm.Send(mine, other(comm))
-    finally:
-        checked(driver.cuGraphDestroy(checked(driver.cuStreamEndCapture(stream))))
+    with captured(stream), pytest.raises(hpccoll.UsageError, match="CUDA graph"):
+        comm.Send(mine, other(comm))
 
 
 def test_a_stream_that_does_not_go_on(stream: int) -> None:

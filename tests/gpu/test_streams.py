@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.collectives.conftest import Make
-from tests.gpu.memory import checked, device_plans, driver, make_stream, mirror, perform, synchronize
+from tests.gpu.memory import captured, device_plans, make_stream, mirror, perform, synchronize
 from tests.support.layouts import layouts
 from tests.support.oracle import COLLECTIVES, Job
 
@@ -173,13 +173,8 @@ def test_what_a_graph_cannot_have(communicator: Make, stream: int, dtype: str, w
     comm = communicator()
     send, receive = mirror(np.ones(8, dtype), stream), mirror(np.zeros(8, dtype), stream)
     comm.Allreduce(send, receive)
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    checked(driver.cuStreamBeginCapture(stream, mode))
-    try:
-        with pytest.raises(hpccoll.UsageError, match=f"{why}.*CUDA graph"):
-            comm.Allreduce(send, receive)
-    finally:
-        checked(driver.cuStreamEndCapture(stream))
+    with captured(stream), pytest.raises(hpccoll.UsageError, match=f"{why}.*CUDA graph"):
+        comm.Allreduce(send, receive)
     comm.Allreduce(send, receive)
     assert (receive.download() == comm.size).all()
 
@@ -190,18 +185,13 @@ def test_a_known_call_in_a_graph(communicator: Make, layout: str, stream: int) -
     send, receive = mirror(np.ones(64), stream), mirror(np.zeros(64), stream)
     comm.Allreduce(send, receive)
     synchronize(stream)
-    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    checked(driver.cuStreamBeginCapture(stream, mode))
-    comm.Allreduce(send, receive)
-    graph = checked(driver.cuStreamEndCapture(stream))
-    ready = checked(driver.cuGraphInstantiate(graph, 0))
+    with captured(stream) as graph:
+        comm.Allreduce(send, receive)
     for turn in range(3):
         send.view[...] = turn + comm.rank
         send.upload()
-        checked(driver.cuGraphLaunch(ready, stream))
+        graph.launch(stream)
         assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
-    checked(driver.cuGraphExecDestroy(ready))
-    checked(driver.cuGraphDestroy(graph))
 
 
 @layouts({"": (2,), "2+2": (4,)})
@@ -304,23 +294,18 @@ def test_a_persistent_call_in_a_graph(communicator: Make, layout: str, stream: i
     for name in device_plans(comm, "allreduce"):
         with comm.forced(name):
             request = comm.Allreduce_init(send, receive)
-            mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             request.Start()  # NCCL connects at the first use
             request.Wait()
-            checked(driver.cuStreamBeginCapture(stream, mode))
-            request.Start()
-            with pytest.raises(hpccoll.UsageError, match="captured"):
-                request.Wait()
-            graph = checked(driver.cuStreamEndCapture(stream))
-            ready = checked(driver.cuGraphInstantiate(graph, 0))
+            with captured(stream) as graph:
+                request.Start()
+                with pytest.raises(hpccoll.UsageError, match="captured"):
+                    request.Wait()
             for turn in range(3):
                 send.view[...] = turn + comm.rank
                 send.upload()
-                checked(driver.cuGraphLaunch(ready, stream))
+                graph.launch(stream)
                 found = receive.download()
                 assert (found == turn * comm.size + sum(range(comm.size))).all(), name
-            checked(driver.cuGraphExecDestroy(ready))
-            checked(driver.cuGraphDestroy(graph))
 
 
 @layouts({"": (2,)})
