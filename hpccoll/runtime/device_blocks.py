@@ -30,7 +30,7 @@ class Blocks:
     def write(self, tape: Tape, call: Call, bases: Bases) -> None:
         """One call, for memories at these addresses."""
         size = call.dtype.itemsize
-        gives, takes = (lengths * size for lengths in self._lengths(call))
+        gives, takes = self._lengths(call) * size
         sources = bases[0] + np.cumsum(gives) - gives
         if call.collective == "allgather":
             sources[:] = bases[0]  # the same block to everybody
@@ -38,12 +38,12 @@ class Blocks:
         given, taken = _parts(sources, gives), _parts(targets, takes)
         tape.exchange(GIVEN, self._group, nccl.TYPES["uint8"], 1, given, taken)
 
-    def _lengths(self, call: Call) -> tuple[Array, Array]:
-        """Elements that this rank gives to each, and takes from each."""
+    def _lengths(self, call: Call) -> Array:
+        """Elements that this rank gives to each (first row), and takes from each (second)."""
         size = len(self._group.members)
         if call.collective != "allgather":
             return vectors(call, self._group.index, size)
-        return np.full(size, call.give.size, np.int64), np.array(call.takes, np.int64)
+        return np.array([[call.give.size] * size, call.takes], np.int64)
 
 
 def _parts(addresses: Array, lengths: Array) -> Parts:

@@ -97,33 +97,33 @@ class Opening:
 
     def _agree_on_lengths(self, call: Call, sequence: int) -> Generator[Hint | None, None, Planned]:
         """As `_agree`, for blocks of which no rank knows all lengths."""
-        gives, takes = vectors(call, self._rank, self._size)
-        total = yield from self._balanced(call, sequence, gives, takes, 0)
+        both = vectors(call, self._rank, self._size)
+        total = yield from self._balanced(call, sequence, both, 0)
         name = self._planner.choose(call, total)
-        rows, columns = {self._rank: gives}, {self._rank: takes}
+        rows, columns = {self._rank: both[0]}, {self._rank: both[1]}
         if name != "direct":
             yield from self._movement.open()
-            known = yield from self._movement.node_rows(np.concatenate([gives, takes]))
-            rows = {rank: both[: self._size] for rank, both in known.items()}
-            columns = {rank: both[self._size :] for rank, both in known.items()}
+            known = yield from self._movement.node_rows(both.ravel())
+            rows = {rank: row[: self._size] for rank, row in known.items()}
+            columns = {rank: row[self._size :] for rank, row in known.items()}
         return self._planner.plan_ragged(call, name, rows, columns)
 
     def _balanced(
-        self, call: Call, sequence: int, gives: Array, takes: Array, form: int
+        self, call: Call, sequence: int, both: Array, form: int
     ) -> Generator[Hint | None, None, int]:
         """All ranks call the same, and give what others take; returns how many elements there are."""
         out = np.zeros(2, np.int64)
-        payload = Payload("reduce", balance(gives, takes, self._rank), out, 2, out.dtype, 0, _add)
+        payload = Payload("reduce", balance(both, self._rank), out, 2, out.dtype, 0, _add)
         fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), form)
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         if out[0] != 0:
-            yield from self._name_disagreement(call, sequence, gives, takes)
+            yield from self._name_disagreement(call, sequence, both)
         return int(out[1])
 
-    def _name_disagreement(self, call: Call, sequence: int, gives: Array, takes: Array) -> Waits:
+    def _name_disagreement(self, call: Call, sequence: int, both: Array) -> Waits:
         """Raises MismatchError on all ranks, with the pairs that do not fit."""
         table = np.empty((self._size, 2 * self._size), np.int64)
-        request = self._private.Iallgather(np.concatenate([gives, takes]), table)
+        request = self._private.Iallgather(both, table)
         while not request.Test():
             yield None
         pairs = disagreeing(table[:, : self._size], table[:, self._size :])
@@ -156,7 +156,7 @@ class Opening:
         if self._config.checks != "on":
             return
         if partly_known(call):
-            yield from self._balanced(call, sequence, *vectors(call, self._rank, self._size), 0)
+            yield from self._balanced(call, sequence, vectors(call, self._rank, self._size), 0)
             return
         code = self._planner.asked_code(call.collective)
         try:
@@ -167,7 +167,7 @@ class Opening:
 
     def agree_to_make(self, call: Call, sequence: int) -> Waits:
         if partly_known(call):
-            yield from self._balanced(call, sequence, *vectors(call, self._rank, self._size), MAKING)
+            yield from self._balanced(call, sequence, vectors(call, self._rank, self._size), MAKING)
         else:
             fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), MAKING)
             yield from self._agreement.check(sequence, fingerprint, "", None)

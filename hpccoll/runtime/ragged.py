@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -33,30 +34,26 @@ def shared_counts(call: Call) -> tuple[int, ...] | None:
     return call.takes if call.collective == "allgather" else call.gives
 
 
-def vectors(call: Call, rank: int, size: int) -> tuple[Array, Array]:
-    """How many elements this rank gives to each, and takes from each."""
-    gives, takes = np.zeros(size, np.int64), np.zeros(size, np.int64)
+def vectors(call: Call, rank: int, size: int) -> Array:
+    """How many elements this rank gives to each (first row), and takes from each (second)."""
+    both = np.zeros((2, size), np.int64)
     if call.collective == "gather":
-        gives[call.root] = call.give.size
+        both[0, call.root] = call.give.size
         if call.takes is not None:
-            takes[:] = call.takes
+            both[1] = call.takes
     elif call.collective == "scatter":
-        takes[call.root] = call.take.count if call.take is not None else 0
+        both[1, call.root] = call.take.count if call.take is not None else 0
         if call.gives is not None:
-            gives[:] = call.gives
+            both[0] = call.gives
     else:
-        gives[:], takes[:] = call.gives or (), call.takes or ()
-    return gives, takes
+        both[0], both[1] = call.gives or (), call.takes or ()
+    return both
 
 
-def balance(gives: Array, takes: Array, rank: int) -> Array:
+def balance(both: Array, rank: int) -> Array:
     """What one rank adds to the sum over all pairs, and how many elements it gives."""
-    others = np.arange(gives.size, dtype=np.uint64)
-    own = np.uint64(rank)
-    given, taken = _drawn(own, others, gives), _drawn(others, own, takes)
-    with np.errstate(over="ignore"):
-        difference = given.sum(dtype=np.uint64) - taken.sum(dtype=np.uint64)
-    return np.array([difference, np.uint64(gives.sum())], np.uint64).view(np.int64)
+    given, taken = _drawn(both, rank).sum(axis=1).tolist()
+    return np.array([(given - taken) % 2**64, both[0].sum()], np.uint64).view(np.int64)
 
 
 def disagreeing(gives: Array, takes: Array) -> str:
@@ -90,12 +87,23 @@ def _told(gives: Array, wanted: Array) -> Iterator[str]:
         yield f"and {len(pairs) - MOST_PAIRS} pairs more"
 
 
-def _drawn(giver: Array | np.uint64, taker: Array | np.uint64, count: Array) -> Array:
-    """A number for each (giver, taker, count), as if drawn by chance (the finalizer of splitmix64)."""
-    with np.errstate(over="ignore"):
-        x = giver * np.uint64(0x9E3779B97F4A7C15) + taker * np.uint64(0xC2B2AE3D27D4EB4F)
-        x = x + count.astype(np.uint64) * np.uint64(0x165667B19E3779F9)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        drawn: Array = x ^ (x >> np.uint64(31))
-        return drawn
+def _drawn(both: Array, rank: int) -> Array:
+    """A number for each (giver, taker, length), as if drawn by chance (the finalizer of splitmix64)."""
+    x: Array = both.view(np.uint64) * np.uint64(0x165667B19E3779F9)
+    x += _of_pairs(rank, both.shape[1])
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+@cache
+def _of_pairs(rank: int, size: int) -> Array:
+    """What (giver, taker) adds to the number: where the rank gives, and where it takes."""
+    numbers = np.arange(size, dtype=np.uint64)
+    own = np.full(size, rank, np.uint64)
+    givers, takers = np.stack([own, numbers]), np.stack([numbers, own])
+    added: Array = givers * np.uint64(0x9E3779B97F4A7C15) + takers * np.uint64(0xC2B2AE3D27D4EB4F)
+    return added
