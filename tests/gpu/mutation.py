@@ -34,7 +34,7 @@ OF_DEVICES = (b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindin
 BOTH_WAYS = "tape.py"
 # What can tell, the quickest first; the first failure ends a run.
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("streams", "point_to_point", "results", "types"))
-LIMIT_S = 400.0
+LIMIT_S = 150.0
 
 
 @dataclass(frozen=True)
