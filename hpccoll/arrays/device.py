@@ -23,11 +23,9 @@ _CUDA_DEVICES = (2, 13)  # of DLPack: device memory and managed memory
 
 
 class Home(NamedTuple):
-    """Where elements are: the device's ordinal (None where nobody has said), the stream on which they are
-    in order, and what keeps the memory.
-    """
+    """Where elements are: the device, the stream on which they are in order, what keeps the memory."""
 
-    device: int | None
+    device: int
     stream: int
     owner: object
 
@@ -126,8 +124,8 @@ def device_array(thing: Any, what: str) -> DeviceArray:
     dtype = _dtype_of(thing, cuda["typestr"], what)
     address, read_only = cuda["data"]
     device = ordinal_of(thing)
-    if device is None and 0 in cuda["shape"]:
-        device = _ordinal_around(address or 0)
+    if device is None:
+        device = _ordinal_around(address or 0) if 0 in cuda["shape"] else ordinal_at(address)
     home = Home(device, current_stream(thing, cuda.get("stream")), thing)
     strides = cuda.get("strides")
     return placed(address, cuda["shape"], dtype, strides=strides, read_only=read_only, home=home)

@@ -25,25 +25,48 @@ _BY_SIZE = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 class _Allocation:
     """Memory that goes back in the order of its stream."""
 
-    def __init__(self, nbytes: int, stream: int) -> None:
+    def __init__(self, nbytes: int, home: Home) -> None:
         from cuda.bindings import driver
 
-        status, self.address = driver.cuMemAllocAsync(nbytes, stream)
+        with current(home.device):
+            status, self.address = driver.cuMemAllocAsync(nbytes, home.stream)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ResourceError(f"CUDA: no memory for {nbytes} bytes on the device ({status.name})")
-        self._free, self._stream = driver.cuMemFreeAsync, stream
+        self._free, self._home = driver.cuMemFreeAsync, home._replace(owner=None)
 
     def __del__(self) -> None:
         if hasattr(self, "_free"):
-            self._free(self.address, self._stream)
+            with current(self._home.device):
+                self._free(self.address, self._home.stream)
+
+
+@contextmanager
+def current(ordinal: int) -> Generator[None, None, None]:
+    """Inside, a device is current in this thread."""
+    from cuda.bindings import driver
+
+    status, now = driver.cuCtxGetDevice()
+    if status == driver.CUresult.CUDA_SUCCESS and int(now) == ordinal:
+        yield
+        return
+    handle = driver.cuDeviceGet(ordinal)[1]
+    status, context = driver.cuDevicePrimaryCtxRetain(handle)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ResourceError(f"CUDA: device {ordinal} cannot be used ({status.name})")
+    driver.cuCtxPushCurrent(context)
+    try:
+        yield
+    finally:
+        driver.cuCtxPopCurrent()
+        driver.cuDevicePrimaryCtxRelease(handle)
 
 
 def empty(count: int, dtype: np.dtype[Any], home: Home) -> Array:
-    """So many elements, not set, on the device that is current.
+    """So many elements, not set, on a device.
 
     The memory goes with the last array in it.  Raises: ResourceError.
     """
-    memory = _Allocation(max(1, count * dtype.itemsize), home.stream)
+    memory = _Allocation(max(1, count * dtype.itemsize), home)
     return placed(int(memory.address), count, dtype, home=home._replace(owner=memory))
 
 
@@ -59,7 +82,10 @@ def copy(target: Array, source: Array, stream: int | None = None) -> None:
     if target.flags.c_contiguous and source.flags.c_contiguous:
         from cuda.bindings import driver
 
-        status = driver.cuMemcpyDtoDAsync(target.ctypes.data, source.ctypes.data, target.nbytes, stream)[0]
+        with current(home.device):
+            status = driver.cuMemcpyDtoDAsync(target.ctypes.data, source.ctypes.data, target.nbytes, stream)[
+                0
+            ]
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ResourceError(f"CUDA: a copy on the device failed with {status.name}")
         return
@@ -87,7 +113,7 @@ class _Handle:
 
 
 @contextmanager
-def working_in_cupy(device: int | None, stream: int) -> Generator[None, None, None]:
+def working_in_cupy(device: int, stream: int) -> Generator[None, None, None]:
     """Inside, CuPy works on a device and a stream."""
     import cupy
 
@@ -111,8 +137,7 @@ def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
         dtype = np.dtype(_BY_SIZE[size])
     low, high = np.lib.array_utils.byte_bounds(array.view(np.ndarray))
     home = home_of(array)
-    ordinal = -1 if home.device is None else home.device  # -1: CuPy asks the driver
-    memory = cupy.cuda.UnownedMemory(low, high - low, home.owner, ordinal)
+    memory = cupy.cuda.UnownedMemory(low, high - low, home.owner, home.device)
     begin = cupy.cuda.MemoryPointer(memory, array.ctypes.data - low)
     return cupy.ndarray(shape, dtype, begin, strides)
 

@@ -149,6 +149,8 @@ class Context:
 
         `stream`: of device arrays, where it is given.
         """
+        if call.on_device and (error := self.on_devices.why_not_bound(call)) is not None:
+            self.refuse(call.collective, error)
         with self._alone(call.collective):
             sequence = self.number()
             stages = self.in_turn(sequence, self.opening.agree_to_make(call, sequence))

@@ -80,17 +80,18 @@ class DeviceCalls:
         Raises: as `Context.run`.
         """
         kind = self._agreed_kind(call)
-        stream = _stream_of(call) if stream is None else stream
         if kind is None:
             sequence = self._context.number()
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
-            return None
-        self._check_capture(kind, call, stream)
-        self._enqueue(kind, call, stream)
+        elif self.side.elsewhere.are_needed(call):
+            self._enqueue(kind, self._visiting(call), self.side.own_stream)
+            self.side.elsewhere.leave(call)
+        else:
+            self.repeat(kind, call, _stream_of(call) if stream is None else stream)
         return kind
 
     def repeat(self, kind: ByNccl, call: Call, stream: int) -> None:
-        """Enqueue a call that the ranks agreed on when it was made.  Raises: as `Context.run`."""
+        """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
         self._check_capture(kind, call, stream)
@@ -102,8 +103,9 @@ class DeviceCalls:
         context, side = self._context, self.side
         if kind is None:
             sequence = context.number()
-            return context.begin(self._over_host(call, _stream_of(call), sequence), call.collective, sequence)
-        self._enqueue(kind, call, side.own_stream)
+            return context.begin(self._over_host(call, None, sequence), call.collective, sequence)
+        here = self._visiting(call) if side.elsewhere.are_needed(call) else call
+        self._enqueue(kind, here, side.own_stream)
         done = side.device.mark(side.own_stream)
 
         def stages() -> Waits:
@@ -130,8 +132,25 @@ class DeviceCalls:
         """A stream (by default the current one) waits for a started call."""
         event = running.event  # the worker takes it away once the call is complete
         if event is not None:
-            with self.side.device:
-                self.side.device.follow(_stream_now(call) if stream is None else stream, event)
+            self.side.elsewhere.follow(call, _stream_now(call) if stream is None else stream, event)
+
+    def _visiting(self, call: Call) -> Call:
+        """A call on arrays of other devices, as one on copies of them on the communicator's."""
+        with self.side.device:
+            return self.side.elsewhere.visit(call)
+
+    def why_not_bound(self, call: Call) -> UsageError | None:
+        """Why a persistent call cannot be made of these arrays."""
+        from hpccoll.runtime.elsewhere import ordinals
+
+        found = ordinals(call)
+        mine = found[:1] if self._side is None else [self._side.device.ordinal]
+        others = sorted({ordinal for ordinal in found if ordinal not in mine})
+        if not others:
+            return None
+        return UsageError(
+            f"a persistent call on an array of device {others[0]}: the communicator's device is {mine[0]}"
+        )
 
     def _enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
         try:
@@ -196,14 +215,20 @@ class DeviceCalls:
 
             context = self._context
             some = call.give if call.give.size or call.take is None else call.take.flat
-            home, address = home_of(some), some.ctypes.data
-            self._side = DeviceSide(context.private, context.layout, context.config, home, address)
+            self._side = DeviceSide(context.private, context.layout, context.config, home_of(some).device)
             self.replays = Replays(context)
         self._kinds[key] = self._side.learn(call, self._context.planner.only(call.collective))
 
     # --- over the host --------------------------------------------------------------------------
 
-    def _over_host(self, call: Call, stream: int, sequence: int) -> Waits:
+    def _over_host(self, call: Call, stream: int | None, sequence: int) -> Waits:
+        if self.side.elsewhere.are_needed(call):
+            yield from self._over_host_here(self._visiting(call), self.side.own_stream, sequence)
+            self.side.elsewhere.leave(call)
+        else:
+            yield from self._over_host_here(call, _stream_of(call) if stream is None else stream, sequence)
+
+    def _over_host_here(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
         if self._captured(stream):
             yield from self._refused_in_graph(call, sequence, "goes over the host")

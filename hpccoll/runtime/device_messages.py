@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import driver
 from mpi4py import MPI
 
-from hpccoll.arrays.device import current_stream, device_array, ordinal_at
+from hpccoll.arrays.device import current_stream, device_array
 from hpccoll.arrays.foreign import on_device
 from hpccoll.calls.messages import Argument
 from hpccoll.config import Config
@@ -146,9 +146,6 @@ class OnDevice:
         in_list = isinstance(spec, (list, tuple))
         seen = device_array(spec[0] if in_list else spec, what)
         home = seen.home
-        if home.device is None:
-            home = home._replace(device=ordinal_at(seen.ctypes.data) if seen.size else 0)
-        assert home.device is not None
         self._room: Pinned | None = None
         self._home, self._started = home, started
         self._sends, self._receives = argument.sends, argument.receives

@@ -22,7 +22,7 @@ from mpi4py import MPI
 
 from hpccoll import unique_id
 from hpccoll.arrays.buffer import Buffer
-from hpccoll.arrays.device import Home, home_of, ordinal_at, unowned
+from hpccoll.arrays.device import home_of, unowned
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import ResourceError
@@ -38,6 +38,7 @@ from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.device_blocks import Blocks
 from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_program import DeviceProgram
+from hpccoll.runtime.elsewhere import Elsewhere
 from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, PinnedPool, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
@@ -86,25 +87,24 @@ def _is_the_callers(buffer: Buffer) -> bool:
 
 
 class DeviceSide:
-    """Made, collectively, with the first call on device arrays; `home` and `address` are of one of them.
+    """Made, collectively, with the first call on device arrays; `ordinal` is the device of one of them.
 
     `reason`: empty where NCCL is used, else why all ranks' calls go over the host.
     """
 
-    def __init__(
-        self, private: MPI.Intracomm, layout: Layout, config: Config, home: Home, address: int
-    ) -> None:
+    def __init__(self, private: MPI.Intracomm, layout: Layout, config: Config, ordinal: int) -> None:
         self._private = private
         self._rank, self._size = private.rank, private.size
         self._layout = layout
         self._config = config
         self._groups: dict[tuple[int, ...], NcclGroup] = {}
         self._made: set[Groups] = set()
-        self.device = Device(ordinal_at(address) if home.device is None else home.device)
+        self.device = Device(ordinal)
         self.reason = self._agree_on_path()
         with self.device:
             self._network = self.device.stream()
             self.own_stream = self.device.stream()
+        self.elsewhere = Elsewhere(self.device, self.own_stream)
         self.kept = Kept(self.device)
         self.pinned = PinnedPool()
 
@@ -343,6 +343,7 @@ class DeviceSide:
         """Let go of this rank's streams and memory; local."""
         self._groups.clear()
         self.pinned.close()
+        self.elsewhere.close()
         self.device.close((self._network, self.own_stream))
 
 

@@ -88,9 +88,10 @@ class Replays:
 
     def known(self, call: Call, kind: ByNccl) -> Known | None:
         """A call as its tape, if that is all there is to it."""
-        if not kind.repeats(call):
+        side = self._context.on_devices.side
+        if side.elsewhere.are_needed(call) or not kind.repeats(call):
             return None
-        tape = self._context.on_devices.side.written(kind, call)
+        tape = side.written(kind, call)
         return Known((call.collective, kind.program.name), tape)
 
     def forget(self) -> None:

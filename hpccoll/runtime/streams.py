@@ -35,12 +35,12 @@ class Device:
         checked(driver.cuInit(0), "cuInit")
         self.ordinal = ordinal
         self._handle = checked(driver.cuDeviceGet(ordinal), f"cuDeviceGet({ordinal})")
-        self._context = checked(driver.cuDevicePrimaryCtxRetain(self._handle), "cuDevicePrimaryCtxRetain")
+        self.context = checked(driver.cuDevicePrimaryCtxRetain(self._handle), "cuDevicePrimaryCtxRetain")
         self._events: list[Any] = []
 
     def __enter__(self) -> Device:
         """Make the device current in this thread."""
-        checked(driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+        checked(driver.cuCtxPushCurrent(self.context), "cuCtxPushCurrent")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,29 @@ def device_count() -> int:
 
 def use_device(ordinal: int) -> None:
     """Make a device current in this thread."""
+    checked(driver.cuCtxSetCurrent(_kept_context(ordinal)))
+
+
+@cache
+def _kept_context(ordinal: int) -> Any:
+    """A device's context, until the process ends: as libraries of arrays have it."""
     checked(driver.cuInit(0))
-    handle = checked(driver.cuDeviceGet(ordinal))
-    checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(handle))))
+    return checked(driver.cuDevicePrimaryCtxRetain(checked(driver.cuDeviceGet(ordinal))))
+
+
+def current_device() -> int:
+    """The device that is current in this thread."""
+    return int(checked(driver.cuCtxGetDevice()))
+
+
+@contextmanager
+def using(ordinal: int) -> Generator[None, None, None]:
+    """Inside, a device is current in this thread."""
+    checked(driver.cuCtxPushCurrent(_kept_context(ordinal)))
+    try:
+        yield
+    finally:
+        checked(driver.cuCtxPopCurrent())
 
 
 def make_stream() -> int:

@@ -122,14 +122,16 @@ def test_arrays_as_they_are(stream: int) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_memory_of_a_pool_goes_over_the_host(stream: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_pool_goes_over_the_host(
+    device: int, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Though MPI has been proved to take what cuMemAlloc gives: the process would die."""
     from hpccoll.arrays.device import Home
     from hpccoll.memory import device as memory
 
     monkeypatch.setattr(cuda_aware, "why_not", lambda ordinal: "")
     comm = hpccoll.Communicator(MPI.COMM_WORLD)
-    values = memory.empty(8, np.dtype("f8"), Home(None, stream, None))
+    values = memory.empty(8, np.dtype("f8"), Home(device, stream, None))
     pooled = type(
         "Pooled",
         (),

@@ -1,0 +1,130 @@
+"""Arrays on another device than the communicator's: their elements visit it, and the results go back.
+
+A communicator has one device on each rank, that of the first array.  A call on arrays of another one is made
+on copies of them, on the communicator's own stream; all streams involved are ordered by events.  Nobody
+waits, and the other ranks need not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cuda.bindings import driver
+
+from hpccoll.arrays.buffer import Buffer
+from hpccoll.arrays.device import Home, home_of
+from hpccoll.calls import Call
+from hpccoll.memory import device as memory
+from hpccoll.runtime.streams import Device, checked
+from hpccoll.transports.base import Array
+
+
+class Elsewhere:
+    """The other devices that this rank has arrays on.  `stream`: of `device`, where copies are made."""
+
+    def __init__(self, device: Device, stream: int) -> None:
+        self._device = device
+        self._stream = stream
+        self._others: dict[int, Device] = {}
+
+    def are_needed(self, call: Call) -> bool:
+        """Whether a call has elements on other devices."""
+        return any(home_of(array).device != self._device.ordinal for array in _arrays(call))
+
+    def visit(self, call: Call) -> Call:
+        """The same call on copies, which are in order on the communicator's stream."""
+        for array in _arrays(call):
+            self._ours_behind(array)
+        take = call.take
+        if take is not None and take.count:
+            take = Landing(self, take)
+        return replace(call, give=self.copy(call.give), take=take, reads=())
+
+    def leave(self, call: Call) -> None:
+        """The streams of the caller's arrays wait for what was made of a call that has visited."""
+        for array in _arrays(call):
+            self._theirs_behind(array)
+
+    def follow(self, call: Call, stream: int, event: Any) -> None:
+        """A stream of the device that a call's arrays are on waits for an event."""
+        for array in _arrays(call)[:1]:
+            with self._other(home_of(array).device) as other:
+                other.follow(stream, event)
+
+    def copy(self, array: Array) -> Array:
+        """The elements of a contiguous array, here."""
+        made = memory.empty(array.size, array.dtype, Home(self._device.ordinal, self._stream, None))
+        if array.size:
+            self._carry(made, self._device, array, self._other(home_of(array).device))
+        return made
+
+    def bring_back(self, flat: Array, take: Buffer) -> None:
+        """Elements here to the caller's buffer on another device, in the order of both streams."""
+        other = self._other(home_of(take.flat).device)
+        self._carry(take.flat, other, flat, self._device)
+        if take.packed:
+            self._theirs_behind(take.flat)
+            with other:
+                take.unpack()
+            self._ours_behind(take.flat)
+
+    def close(self) -> None:
+        """Let go of the other devices."""
+        while self._others:
+            self._others.popitem()[1].close()
+
+    def _other(self, ordinal: int) -> Device:
+        if ordinal == self._device.ordinal:
+            return self._device
+        if ordinal not in self._others:
+            self._others[ordinal] = Device(ordinal)
+        return self._others[ordinal]
+
+    def _carry(self, to: Array, to_device: Device, source: Array, source_device: Device) -> None:
+        answer = driver.cuMemcpyPeerAsync(
+            to.ctypes.data, to_device.context, source.ctypes.data, source_device.context, to.nbytes,
+            self._stream,
+        )  # fmt: skip
+        checked(answer, "a copy between devices")
+
+    def _ours_behind(self, array: Array) -> None:
+        with self._other(home_of(array).device) as other:
+            event = other.mark(home_of(array).stream)
+        with self._device as device:
+            device.follow(self._stream, event)
+        other.give_back(event)
+
+    def _theirs_behind(self, array: Array) -> None:
+        with self._device as device:
+            event = device.mark(self._stream)
+        with self._other(home_of(array).device) as other:
+            other.follow(home_of(array).stream, event)
+        device.give_back(event)
+
+
+class Landing(Buffer):
+    """Results here, which `unpack` brings to the caller's buffer; what the call leaves as it is stays so."""
+
+    __slots__ = ("_elsewhere", "_take")
+
+    def __init__(self, elsewhere: Elsewhere, take: Buffer) -> None:
+        super().__init__(elsewhere.copy(take.flat), None, packed=True, datatype=take.datatype)
+        self._elsewhere, self._take = elsewhere, take
+
+    @property
+    def of_item(self) -> int:
+        return self._take.of_item
+
+    def unpack(self, stream: int | None = None) -> None:
+        self._elsewhere.bring_back(self.flat, self._take)
+
+
+def ordinals(call: Call) -> list[int]:
+    """The devices on which a call's elements are: of those it gives, and of its results."""
+    return [home_of(array).device for array in _arrays(call)]
+
+
+def _arrays(call: Call) -> list[Array]:
+    arrays = (call.give,) if call.take is None else (call.give, call.take.flat)
+    return [array for array in arrays if array.size]
