@@ -6,6 +6,7 @@
     scaled_sum           floats, by NCCL's operator that multiplies first
     MIN, MAX             integers: NCCL; floats, of which NCCL drops a NaN: kernels
     all other pairs of the table, scans, and sums in a fixed order: kernels, where there are any
+    accumulate           converted by a kernel, then as elements of the larger dtype
     the rest             over the host
 
 Docs: docs/types.md.
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hpccoll.dtypes import ROWS, Row, row_of, tag
-from hpccoll.ops.kernels import Kernel, kernel_for
+from hpccoll.ops.kernels import Kernel, conversion, kernel_for
 from hpccoll.ops.table import AVG, Arithmetic, Operator
 
 SCALED = "SCALED"
@@ -58,7 +59,9 @@ def travel(
     if arithmetic is None:
         return BYTES
     operator = arithmetic.operator
-    if operator.into is not None or operator.function is not None or not operator.commutes:
+    if operator.function is not None or not operator.commutes:
+        return None
+    if operator.into is not None and conversion(np.dtype(bool), dtype) is None:
         return None
     found = None if scans or ordered else _by_nccl(operator.name, dtype)
     return found if found is not None else _by_kernel(operator, dtype, whole=ordered)
@@ -76,7 +79,10 @@ def _by_kernel(operator: Operator, dtype: np.dtype[Any], *, whole: bool) -> Trav
     kernel = kernel_for(operator.name, dtype)
     if kernel is None:
         return None
-    whole = whole or operator.average
+    row = row_of(dtype)
+    # A sum in parts would be rounded, or divided, more than once.
+    rounded = row is not None and row.working is not None and operator.name not in ("MIN", "MAX")
+    whole = whole or operator.average or rounded
     return Travel(BYTES.nccl, kernel.itemsize, kernel.itemsize, kernel=kernel, whole=whole)
 
 

@@ -12,7 +12,7 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -22,11 +22,12 @@ from mpi4py import MPI
 
 from hpccoll import unique_id
 from hpccoll.arrays.buffer import Buffer
-from hpccoll.arrays.device import home_of, unowned
+from hpccoll.arrays.device import Home, home_of, unowned
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import ResourceError
 from hpccoll.memory import device as memory
+from hpccoll.ops.kernels import conversion
 from hpccoll.ops.on_device import SCALED, Travel, travel
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.catalogue import make_plan, names, recipe_of
@@ -68,6 +69,8 @@ class ByNccl:
         take = call.take
         if self.travel.operator == SCALED or self.program.scratch_bytes or not call.give.size:
             return False
+        if call.give.dtype != call.dtype:
+            return False
         if not all(map(_is_the_callers, call.reads)) or (take is not None and not _is_the_callers(take)):
             return False
         return not self.overlaps(call)
@@ -79,6 +82,10 @@ class ByNccl:
             return False
         askew = kernel is not None and take.flat.ctypes.data % kernel.alignment != 0
         return askew or (call.collective not in IN_PLACE and bool(np.may_share_memory(call.give, take.flat)))
+
+
+def _converts(arithmetic: Arithmetic | None) -> bool:
+    return arithmetic is not None and arithmetic.operator.into is not None
 
 
 def _is_the_callers(buffer: Buffer) -> bool:
@@ -176,7 +183,7 @@ class DeviceSide:
             return None
         ordered = arithmetic is not None and order_of(arithmetic, self._config) is not Order.ANY
         how = travel(arithmetic, dtype, scans=collective in SCANS, ordered=ordered)
-        needs_cupy = how is not None and (how.kernel is not None or how.divides)
+        needs_cupy = how is not None and (how.kernel is not None or how.divides or _converts(arithmetic))
         return None if needs_cupy and not self._has_cupy else how
 
     def _learn_ragged(self, how: Travel) -> ByNccl:
@@ -254,11 +261,13 @@ class DeviceSide:
         self.order(give, stream)
         if take is not None:
             self.order(take, stream)
+        if give.dtype != call.dtype:
+            call = replace(call, give=converted(give, call.dtype, home))
         output = memory.empty(take.size, take.dtype, home) if kind.overlaps(call) else take  # type: ignore[union-attr]
         scratch = (
             memory.empty(program.scratch_bytes, np.dtype(np.uint8), home) if program.scratch_bytes else None
         )
-        if give.size or (take is not None and take.size):
+        if call.give.size or (take is not None and take.size):
             if how.operator == SCALED:
                 self._enqueue_scaled(kind, call, output, stream)
             else:
@@ -345,6 +354,20 @@ class DeviceSide:
         self.pinned.close()
         self.elsewhere.close()
         self.device.close((self._network, self.own_stream))
+
+
+def converted(array: Array, dtype: np.dtype[Any], home: Home) -> Array:
+    """The same elements in a dtype that holds them, in other memory, in order on the stream of `home`."""
+    how = conversion(array.dtype, dtype)
+    if how is None:
+        raise RuntimeError(f"no conversion from {array.dtype} to {dtype}")
+    if array.ctypes.data % array.dtype.itemsize:
+        whole = memory.empty(array.size, array.dtype, home)
+        on_device(whole.ctypes.data, array.ctypes.data, array.nbytes, home.stream)
+        array = whole
+    made = memory.empty(array.size, dtype, home)
+    how.convert(array.ctypes.data, made.ctypes.data, array.size, home.device, home.stream)
+    return made
 
 
 def why_not_nccl(facts: Sequence[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from hpccoll.ops.on_device import over_nccl, travel
 from hpccoll.ops.table import arithmetic, operator_of
 from hpccoll.runtime.device_combining import SHORT_BYTES
 from tests.collectives.conftest import Make
-from tests.gpu.memory import mirror, perform, perform_all
+from tests.gpu.memory import Mirror, mirror, perform_all
 from tests.support.layouts import layouts
 from tests.support.oracle import Job, every_place, every_root
 from tests.support.oracle.elements import BOOL, NUMBERS, operators
@@ -138,13 +138,72 @@ def test_every_rank_gets_the_same_bits(
         assert bits == [bits[0]] * comm.size
 
 
-@pytest.mark.ranks(2)
-def test_reproducible_sums_of_halves_go_over_the_host(communicator: Make, stream: int) -> None:
-    comm = communicator(reproducible=True, small_bytes=0, algorithm="allreduce:fold")
-    perform(comm, Job("allreduce", 33, np.dtype("f2")), stream)
-    perform(comm, Job("allreduce", 33, np.dtype("f4")), stream)
-    perform(comm, Job("allreduce", 33, np.dtype("i4")), stream)
-    assert comm.tally() == {("allreduce", "fold"): 1, ("allreduce", "flat"): 2}
+SMALL_FLOATS = [np.dtype(getattr(ml_dtypes, name, name)) for name in (
+    "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn",
+)]  # fmt: skip
+
+
+@layouts({"": (2, 3), "2+2": (4,)})
+@pytest.mark.parametrize("dtype", SMALL_FLOATS, ids=str)
+def test_small_floats_are_combined_in_float32(
+    communicator: Make, layout: str, stream: int, dtype: np.dtype
+) -> None:
+    """Every pattern of bits that there is, rounded once: ties, numbers below normal ones, NaN, infinity."""
+    comm = communicator(layout=layout, reproducible=True)
+    patterns = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}")
+    rows = [np.random.default_rng(rank).permutation(patterns).view(dtype) for rank in range(comm.size)]
+    for op in (MPI.SUM, MPI.PROD, hpccoll.AVG):
+        receive = mirror(np.zeros(patterns.size, dtype), stream)
+        comm.Allreduce(mirror(rows[comm.rank], stream), receive, op)
+        with np.errstate(all="ignore"):
+            wanted = rows[0].astype("f4")
+            for row in rows[1:]:
+                wanted = wanted * row.astype("f4") if op == MPI.PROD else wanted + row.astype("f4")
+            wanted = (wanted / np.float32(comm.size) if op is hpccoll.AVG else wanted).astype(dtype)
+        found = receive.download()
+        same = (found == wanted) | (np.isnan(found.astype("f4")) & np.isnan(wanted.astype("f4")))
+        assert same.all(), (op, rows[0][~same][:3], rows[1][~same][:3], found[~same][:3], wanted[~same][:3])
+    assert set(comm.tally()) == {("allreduce", "flat")}
+
+
+@layouts({"": (2, 3), "2+2": (4,)})
+def test_accumulate_in_a_larger_dtype(communicator: Make, layout: str, stream: int) -> None:
+    """Each rank may give elements of another dtype; all their values arrive."""
+    comm = communicator(layout=layout)
+    plain = [np.dtype(code) for code in "?bhilBHILfdFD"]
+    for into in map(np.dtype, ("i8", "f4", "f8", "c16")):
+        fitting = [dtype for dtype in (*plain, *SMALL_FLOATS) if np.can_cast(dtype, into, "safe")]
+        fitting += [dtype.newbyteorder(">") for dtype in plain if np.can_cast(dtype, into, "safe")]
+        for turn in range(len(fitting)):
+            dtype = fitting[(turn + comm.rank) % len(fitting)]
+            values = np.array([0, 1, 1, 0, 1], "i1")
+            send = (values * (1 + 2j) if dtype.kind == "c" else values).astype(dtype)
+            for op in (MPI.SUM, hpccoll.AVG, hpccoll.scaled_sum(2)):
+                rule = hpccoll.accumulate(op, into)
+                on_host, receive = np.zeros(5, into), mirror(np.zeros(5, into), stream)
+                comm.Allreduce(send, on_host, rule)
+                comm.Allreduce(mirror(send, stream), receive, rule)
+                assert (receive.download() == on_host).all(), (dtype, into, op)
+    kinds = comm._context.on_devices._kinds
+    assert [key[1] for key, kind in kinds.items() if kind is None] == ["i8", "c16"]  # their scaled sums
+
+
+@layouts({"": (2,), "2+2": (4,)})
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter", "scan", "exscan"])
+def test_accumulate_in_every_reduction(communicator: Make, layout: str, stream: int, collective: str) -> None:
+    comm = communicator(layout=layout)
+    count, name = 6, {"reduce_scatter": "Reduce_scatter_block"}.get(collective, collective.capitalize())
+    given = count * (comm.size if collective == "reduce_scatter" else 1)
+    memory = np.zeros(2 * given + 1, np.uint8)
+    askew = memory[1:].view(ml_dtypes.bfloat16)
+    askew[...] = np.arange(given) * (comm.rank + 1)
+    for send in (askew.copy(), askew):
+        on_host, receive = np.zeros(count, "f4"), mirror(np.zeros(count, "f4"), stream)
+        rule = hpccoll.accumulate(MPI.SUM, "f4")
+        getattr(comm, name)(send, on_host, rule)
+        getattr(comm, name)(Mirror(send, stream), receive, rule)
+        assert (receive.download() == on_host).all()
+    assert None not in comm._context.on_devices._kinds.values()
 
 
 def test_what_goes_over_nccl() -> None:
