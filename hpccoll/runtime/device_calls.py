@@ -94,7 +94,6 @@ class DeviceCalls:
         """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
-        self._check_capture(kind, call, stream)
         self._enqueue(kind, call, stream)
 
     def start(self, call: Call) -> Running:
@@ -169,15 +168,8 @@ class DeviceCalls:
         with self.side.device:
             return self.side.device.capturing(stream)
 
-    def _check_capture(self, kind: ByNccl, call: Call, stream: int) -> None:
-        """Raises UsageError on all ranks when a graph is to have a call that takes memory while it runs."""
-        if kind.program.scratch_bytes and self._captured(stream):
-            sequence = self._context.number()
-            stages = self._refused_in_graph(call, sequence, "takes memory while it runs")
-            self._context.wait(stages, call.collective, sequence, None)
-
-    def _refused_in_graph(self, call: Call, sequence: int, why: str) -> Waits:
-        error = UsageError(f"this call {why}, which a CUDA graph cannot capture")
+    def _refused_in_graph(self, call: Call, sequence: int) -> Waits:
+        error = UsageError("this call goes over the host, which a CUDA graph cannot capture")
         yield from self._context.refusal(call.collective, sequence, error)
 
     # --- kinds of calls -------------------------------------------------------------------------
@@ -231,7 +223,7 @@ class DeviceCalls:
     def _over_host_here(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
         if self._captured(stream):
-            yield from self._refused_in_graph(call, sequence, "goes over the host")
+            yield from self._refused_in_graph(call, sequence)
         with side.device:
             room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)

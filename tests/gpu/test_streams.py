@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cupy
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.collectives.conftest import Make
-from tests.gpu.memory import captured, device_plans, make_stream, mirror, perform, synchronize
+from tests.gpu.memory import Mirror, captured, device_plans, make_stream, mirror, perform, synchronize
 from tests.support.layouts import layouts
 from tests.support.oracle import COLLECTIVES, Job
 
@@ -168,15 +170,53 @@ def test_several_communicators_on_two_streams(world: MPI.Intracomm, layout: str,
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize(("dtype", "why"), [("g", "over the host"), ("i2", "takes memory")])
-def test_what_a_graph_cannot_have(communicator: Make, stream: int, dtype: str, why: str) -> None:
+def test_what_a_graph_cannot_have(communicator: Make, stream: int) -> None:
     comm = communicator()
-    send, receive = mirror(np.ones(8, dtype), stream), mirror(np.zeros(8, dtype), stream)
+    send, receive = mirror(np.ones(8, "g"), stream), mirror(np.zeros(8, "g"), stream)
     comm.Allreduce(send, receive)
-    with captured(stream), pytest.raises(hpccoll.UsageError, match=f"{why}.*CUDA graph"):
+    with captured(stream), pytest.raises(hpccoll.UsageError, match=r"over the host.*CUDA graph"):
         comm.Allreduce(send, receive)
     comm.Allreduce(send, receive)
     assert (receive.download() == comm.size).all()
+
+
+@layouts({"": (2,), "3+1": (4,), "cyclic:2+2": (4,)})
+@pytest.mark.parametrize("dtype", ["i2", "f8", "c16"])
+@pytest.mark.parametrize("count", [12, 30_000])
+def test_what_takes_memory_in_a_graph(
+    communicator: Make, layout: str, stream: int, dtype: str, count: int
+) -> None:
+    """Kernels, plans that pack elements, arrays with strides: the graph has the memory."""
+    comm = communicator(layout=layout)
+    op = MPI.MAX if dtype == "f8" else MPI.PROD
+
+    def calls(send: Any, every: Any, scanned: Any, part: Any, moved: Any) -> None:
+        for name in device_plans(comm, "allreduce"):
+            with comm.forced(name):
+                comm.Allreduce(send, every, op)
+        comm.Exscan(send, scanned, op)
+        comm.Reduce_scatter_block(every, part, op)
+        for name in device_plans(comm, "alltoall"):
+            with comm.forced(name):
+                comm.Alltoall(every, moved)
+        comm.Allreduce(MPI.IN_PLACE, every, hpccoll.AVG)
+
+    lengths = (count, count, count // comm.size, count)
+    send = Mirror(np.zeros((count, 2), dtype)[:, 0], stream)
+    results = [mirror(np.zeros(length), stream, dtype) for length in lengths]
+    calls(send, *results)
+    synchronize(stream)
+    with captured(stream) as graph:
+        calls(send, *results)
+    for turn in range(3):
+        send.view[...] = np.random.default_rng([turn, comm.rank]).integers(1, 4, count)
+        send.upload()
+        graph.launch(stream)
+        wanted = [np.zeros(length, dtype) for length in lengths]
+        calls(np.ascontiguousarray(send.view), *wanted)
+        for one, other in zip(results, wanted, strict=True):
+            if comm.rank or one is not results[1]:  # what Exscan leaves as it is
+                assert (one.download() == other).all()
 
 
 @layouts({"": (2,), "2+2": (4,)})

@@ -8,6 +8,8 @@ from typing import Any
 
 from tests.emulation.cases import (
     GLOBAL,
+    POISON,
+    WORDS,
     call_host,
     copy_async,
     download,
@@ -42,6 +44,39 @@ def case_capture_and_launch() -> None:
         ok(driver.cuStreamSynchronize(where))
         assert (download(target) == value).all()
     ok(driver.cuGraphExecDestroy(runner))
+
+
+def case_memory_of_a_graph() -> None:
+    """It is there while the graph runs, at every launch, and is neither kept nor given back by others."""
+    source, target, where = full(4), full(0), stream()
+    ok(driver.cuStreamBeginCapture(where, GLOBAL))
+    memory = ok(driver.cuMemAllocAsync(8 * WORDS, where))
+    copy_async(memory, source, where)
+    copy_async(target, memory, where)
+    ok(driver.cuMemFreeAsync(memory, where))
+    fails(driver.cuMemcpyDtoDAsync(target, memory, 8 * WORDS, where), "INVALID_VALUE")
+    runner = instantiated(ok(driver.cuStreamEndCapture(where)))
+    for value in (4, 5):
+        upload(source, filled(value))
+        ok(driver.cuGraphLaunch(runner, where))
+        ok(driver.cuStreamSynchronize(where))
+        assert (download(target) == value).all()
+    fails(driver.cuMemFreeAsync(memory, where), "NOT_SUPPORTED")
+    ok(driver.cuGraphExecDestroy(runner))
+
+
+def case_memory_of_a_graph_is_new_at_every_launch() -> None:
+    target, where = full(0), stream()
+    ok(driver.cuStreamBeginCapture(where, GLOBAL))
+    memory = ok(driver.cuMemAllocAsync(8 * WORDS, where))
+    copy_async(target, memory, where)
+    ok(driver.cuMemsetD8Async(memory, 7, 8 * WORDS, where))
+    ok(driver.cuMemFreeAsync(memory, where))
+    runner = instantiated(ok(driver.cuStreamEndCapture(where)))
+    for _ in range(2):
+        ok(driver.cuGraphLaunch(runner, where))
+        ok(driver.cuStreamSynchronize(where))
+        assert (download(target) == POISON).all()
 
 
 def case_launch_is_in_stream_order() -> None:

@@ -144,6 +144,30 @@ bool is_capturing(CUstream handle)
     return capturing;
 }
 
+uint64_t capture_of(CUstream handle)
+{
+    CUstream stream;
+    pthread_mutex_lock(&big_lock);
+    uint64_t id = stream_of(handle, &stream) == CUDA_SUCCESS && stream->capture ? stream->capture->id : 0;
+    pthread_mutex_unlock(&big_lock);
+    return id;
+}
+
+CUresult keep_with_capture(CUstream handle, CUhostFn destroy, void *argument)
+{
+    CUstream stream;
+    CUuserObject object;
+    CUresult result = cuUserObjectCreate(&object, argument, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&big_lock);
+    result = stream_of(handle, &stream) == CUDA_SUCCESS && stream->capture
+                 ? cuGraphRetainUserObject(stream->capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE)
+                 : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    pthread_mutex_unlock(&big_lock);
+    return result;
+}
+
 /* ---- what is captured ---- */
 
 CUresult capture_task(CUstream stream, struct task *task)

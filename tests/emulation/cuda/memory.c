@@ -138,6 +138,16 @@ bool set_sync_memops(uintptr_t address, bool on)
     return found;
 }
 
+bool own_by_capture(uintptr_t address, uint64_t capture)
+{
+    pthread_mutex_lock(&lock);
+    struct allocation *found = holder_of(address);
+    if (found)
+        found->capture = capture;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 /* ---- places ---- */
 
 bool is_on_device(const struct place *place)

@@ -207,6 +207,7 @@ struct memory_task {
     struct task task;
     uintptr_t address;
     uint64_t id;
+    bool of_graph;                 /* which has the address as long as it lives, and the memory while it runs */
 };
 
 static CUresult run_allocation(struct task *task)
@@ -216,7 +217,7 @@ static CUresult run_allocation(struct task *task)
     if (!find_memory(memory->address, &found) || found.id != memory->id)
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     memset(found.view, POISON, found.size);
-    if (found.state == PENDING)
+    if (found.state == PENDING || memory->of_graph)
         change_memory(memory->address, LIVE);
     return CUDA_SUCCESS;
 }
@@ -227,9 +228,18 @@ static CUresult run_release(struct task *task)
     struct allocation found;
     if (!find_memory(memory->address, &found) || found.id != memory->id)
         return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (memory->of_graph) {
+        change_memory(memory->address, PENDING);
+        return CUDA_SUCCESS;
+    }
     if (found.pool)
         pool_gave(found.pool, found.mapped);
     return release(memory->address, found.kind);
+}
+
+static void end_of_graph(void *address)
+{
+    release((uintptr_t)address, DEVICE_MEMORY);
 }
 
 static struct task *memory_task(const struct allocation *allocation, bool free)
@@ -240,26 +250,38 @@ static struct task *memory_task(const struct allocation *allocation, bool free)
                   free ? run_release : run_allocation, NULL);
     memory->address = allocation->address;
     memory->id = allocation->id;
+    memory->of_graph = allocation->capture != 0;
     return &memory->task;
 }
 
-static CUresult refuse_in_graph(CUstream stream, const char *name)
+/* In a graph: a node that gives the memory at every launch, poisoned, until the node that frees it. */
+static CUresult allocate_in_graph(uint64_t capture, CUdeviceptr *pointer, size_t size, CUstream stream,
+                                  CUcontext context)
 {
-    if (!is_capturing(stream))
-        return CUDA_SUCCESS;
-    pthread_mutex_lock(&big_lock);
-    break_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    pthread_mutex_unlock(&big_lock);
-    return unsupported(name);
+    struct allocation made;
+    CUresult result = allocate(context, size, DEVICE_MEMORY, PENDING, NULL, 0, &made);
+    if (result != CUDA_SUCCESS)
+        return result;
+    made.capture = capture;
+    own_by_capture(made.address, capture);
+    result = enqueue(stream, memory_task(&made, false), false);
+    if (result == CUDA_SUCCESS)
+        result = keep_with_capture(stream, end_of_graph, (void *)made.address);
+    if (result != CUDA_SUCCESS) {
+        release(made.address, made.kind);
+        return result;
+    }
+    *pointer = made.address;
+    return CUDA_SUCCESS;
 }
 
 static CUresult allocate_from(CUmemoryPool pool, CUdeviceptr *pointer, size_t size, CUstream handle, CUcontext context)
 {
-    CUresult result = refuse_in_graph(handle, "cuMemAllocAsync in a graph");
-    if (result != CUDA_SUCCESS)
-        return result;
+    uint64_t capture = capture_of(handle);
+    if (capture)
+        return allocate_in_graph(capture, pointer, size, handle, context);
     struct allocation made;
-    result = allocate(context, size, pool->device ? DEVICE_MEMORY : PINNED_MEMORY, PENDING, pool, 0, &made);
+    CUresult result = allocate(context, size, pool->device ? DEVICE_MEMORY : PINNED_MEMORY, PENDING, pool, 0, &made);
     if (result != CUDA_SUCCESS)
         return result;
     pool_took(pool, made.mapped);
@@ -305,9 +327,8 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
     if (!find_memory(pointer, &found) || found.address != pointer || found.state == LEAVING ||
         (found.kind != DEVICE_MEMORY && !found.pool))
         return CUDA_ERROR_INVALID_VALUE;
-    result = refuse_in_graph(stream, "cuMemFreeAsync in a graph");
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (found.capture != capture_of(stream))
+        return unsupported("cuMemFreeAsync of memory of a graph outside it, or of other memory in a graph");
     enum memory_state before = found.state;
     change_memory(pointer, LEAVING);
     result = enqueue(stream, memory_task(&found, true), false);

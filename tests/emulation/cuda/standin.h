@@ -202,6 +202,8 @@ struct capture {
 
 CUresult capture_task(CUstream stream, struct task *task);
 bool is_capturing(CUstream handle);                                   /* takes big_lock */
+uint64_t capture_of(CUstream handle);                                 /* 0: it is not captured; takes big_lock */
+CUresult keep_with_capture(CUstream handle, CUhostFn destroy, void *argument);   /* until its graphs are gone; takes it */
 CUresult capture_record(CUstream stream, CUevent event);
 CUresult capture_wait(CUstream stream, CUevent event, bool *taken);
 CUresult refuse_while_capturing(CUcontext context);                   /* for calls that a capture forbids */
@@ -253,6 +255,7 @@ struct allocation {
     CUmemoryPool pool;
     unsigned flags;
     bool sync_memops;
+    uint64_t capture;              /* memory of a graph: in which capture it was made */
 };
 
 /* A range that a task will touch: looked up when it is enqueued, and again when it runs. */
@@ -273,6 +276,7 @@ bool change_memory(uintptr_t address, enum memory_state state);
 void add_memory(const struct allocation *allocation);
 bool remove_memory(uintptr_t address, struct allocation *out);
 bool set_sync_memops(uintptr_t address, bool on);
+bool own_by_capture(uintptr_t address, uint64_t capture);
 uint64_t new_memory_id(void);
 CUresult place_of(uintptr_t address, size_t size, struct place *out); /* INVALID_VALUE: runs over the end, or freed */
 char *bytes_of(const struct place *place);                            /* NULL: it is gone */
