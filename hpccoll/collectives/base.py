@@ -28,7 +28,6 @@ from hpccoll.runtime.planning import Explanation, order_of
 from hpccoll.runtime.progress import Running
 from hpccoll.runtime.request import PersistentRequest, Request
 from hpccoll.topology.machine import Machine
-from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -158,16 +157,25 @@ class Base(_Intracomm):
 
     # --- memory ---------------------------------------------------------------------------------
 
-    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
-        """An array in memory that the ranks of this node share, as `numpy.empty`.
+    def empty(
+        self, shape: int | Sequence[int], dtype: DTypeLike = float, *, device: int | str | None = None
+    ) -> Any:
+        """An array in memory that the ranks of this node share, as `numpy.empty`; or one on a device.
 
         Collectives on it, or on contiguous parts of it, do not copy elements to where the others reach them.
         Otherwise it is an array like any, and this rank's alone.  Collective: each rank passes its own shape
         and dtype.  The memory is reserved at once, from `shm_dir`, and goes with the last array in it (when
         the next one is made, or the communicator is closed).
 
+        Args:
+            shape: a number, or a tuple of numbers.
+            dtype: of the elements.
+            device: an ordinal, or "cuda" for the communicator's device: an array of CuPy in memory of NCCL's
+                allocator, registered with it, as a symmetric window where all ranks ask for as many bytes.
+
         Raises:
-            UsageError: a shape or dtype that NumPy has not, or one of Python objects.
+            UsageError: a shape or dtype that NumPy, or CuPy, has not, or one of Python objects; a device that
+                is not the communicator's; no CuPy.
             ResourceError: there is not as much, on all ranks.
 
         """
@@ -176,20 +184,31 @@ class Base(_Intracomm):
             kind = np.dtype(dtype)
             check_movable(kind, "the array")
             lengths = _lengths(shape)
+            if device is not None:
+                context.on_devices.check_allocation(kind, device)
         except Exception as error:
             context.refuse("barrier", _refusal(error))
             raise
-        return context.allocate(lengths, kind)
+        return context.allocate(lengths, kind, device)
 
-    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
+    def zeros(
+        self, shape: int | Sequence[int], dtype: DTypeLike = float, *, device: int | str | None = None
+    ) -> Any:
         """As `empty`, filled with zeros."""
-        array = self.empty(shape, dtype)
+        array = self.empty(shape, dtype, device=device)
         array[...] = np.zeros((), array.dtype)
         return array
 
-    def full(self, shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None) -> Array:
+    def full(
+        self,
+        shape: int | Sequence[int],
+        fill_value: Any,
+        dtype: DTypeLike | None = None,
+        *,
+        device: int | str | None = None,
+    ) -> Any:
         """As `empty`, filled with a value; its dtype is that of the value where none is given."""
-        array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, device=device)
         array[...] = fill_value
         return array
 

@@ -42,6 +42,8 @@ from hpccoll.runtime.device_calls import DeviceCalls
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
+    DEVICE,
+    HOST,
     Fingerprint,
 )
 from hpccoll.runtime.movement import Movement, travelling
@@ -52,7 +54,6 @@ from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
-from hpccoll.transports.base import Array
 from hpccoll.transports.mpi import MpiNetwork
 
 if TYPE_CHECKING:
@@ -157,20 +158,26 @@ class Context:
             self.wait(stages, call.collective, sequence, None)
             return self.on_devices.bind(call, stream) if call.on_device else None
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """An array in memory that the ranks of this node share.  Collective.
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int | str | None = None) -> Any:
+        """An array in memory that the ranks of this node share, or that NCCL knows.  Collective.
+
+        `device`: an ordinal, "cuda" for that of the communicator, or None.
 
         Raises: ResourceError on all ranks, when one has too little room.
         """
         with self._alone("empty"):
             sequence = self.number()
             self._areas += 1
-            made: list[Array] = []
+            made: list[Any] = []
+            memory = HOST if device is None else DEVICE
 
             def stages() -> Waits:
-                call = Fingerprint(sequence, b"", 0, 0, "barrier", 0, form=ALLOCATING)
+                call = Fingerprint(sequence, b"", 0, 0, "barrier", 0, memory=memory, form=ALLOCATING)
                 yield from self._agreement.check(sequence, call.pack(), "", None)
-                made.append((yield from self._movement.allocate(self._areas, shape, dtype)))
+                if device is None:
+                    made.append((yield from self._movement.allocate(self._areas, shape, dtype)))
+                else:
+                    made.append((yield from self.on_devices.allocate(shape, dtype, device)))
 
             self.wait(self.in_turn(sequence, stages()), "empty", sequence, None)
         return made[0]

@@ -6,10 +6,13 @@ the results are copied back: any call, dtype and operator works, with the host's
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +20,11 @@ import numpy as np
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
-from hpccoll.errors import UsageError
+from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
-from hpccoll.runtime.wait import Waits
+from hpccoll.runtime.wait import Hint, Waits
 from hpccoll.topology.gpus import choose_ordinal
 from hpccoll.transports.base import Array
 
@@ -202,14 +205,49 @@ class DeviceCalls:
         return (call.collective, call.dtype, call.count, call.root, counts, only, combined)
 
     def _learn(self, key: Key, call: Call) -> None:
+        some = call.give if call.give.size or call.take is None else call.take.flat
+        side = self._made_side(home_of(some).device)
+        self._kinds[key] = side.learn(call, self._context.planner.only(call.collective))
+
+    def _made_side(self, ordinal: int) -> DeviceSide:
+        """Its NCCL groups and streams; made now, on that device, if they are not.  Collective."""
         if self._side is None:
             from hpccoll.runtime.device_side import DeviceSide
 
             context = self._context
-            some = call.give if call.give.size or call.take is None else call.take.flat
-            self._side = DeviceSide(context.private, context.layout, context.config, home_of(some).device)
+            self._side = DeviceSide(context.private, context.layout, context.config, ordinal)
             self.replays = Replays(context)
-        self._kinds[key] = self._side.learn(call, self._context.planner.only(call.collective))
+        return self._side
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def check_allocation(self, dtype: np.dtype[Any], device: int | str) -> None:
+        """Raises: UsageError for an array that cannot be had where it was asked for."""
+        if find_spec("cupy") is None:
+            raise UsageError("an array on a device is one of CuPy, which is not installed here")
+        if device != "cuda" and (not isinstance(device, int) or device < 0):
+            raise UsageError(f'device is {device!r}: must be an ordinal, or "cuda"')
+        if self._side is not None and device not in ("cuda", self._side.device.ordinal):
+            raise UsageError(f"device is {device}: that of the communicator is {self._side.device.ordinal}")
+        import cupy
+
+        try:
+            cupy.ndarray(0, dtype)
+        except (TypeError, ValueError) as error:
+            raise UsageTypeError(f"CuPy has no arrays of dtype {dtype}") from error
+
+    def allocate(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int | str
+    ) -> Generator[Hint | None, None, Any]:
+        """An array of CuPy in memory that NCCL knows.  Collective."""
+        from hpccoll.runtime.device_memory import array_in
+
+        if self._side is None and self._ordinal is None:
+            yield from self._choose()
+        asked = self._ordinal if isinstance(device, str) else device
+        side = self._made_side(asked or 0)
+        lease = side.allocate(math.prod(shape) * dtype.itemsize)
+        return array_in(lease, shape, dtype, side.device.ordinal)
 
     # --- over the host --------------------------------------------------------------------------
 

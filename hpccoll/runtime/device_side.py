@@ -38,6 +38,7 @@ from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.device_blocks import Blocks
 from hpccoll.runtime.device_combining import Combining
+from hpccoll.runtime.device_memory import Lease, Registered
 from hpccoll.runtime.device_program import DeviceProgram
 from hpccoll.runtime.elsewhere import Elsewhere
 from hpccoll.runtime.planning import order_of
@@ -113,6 +114,7 @@ class DeviceSide:
             self.own_stream = self.device.stream()
         self.elsewhere = Elsewhere(self.device, self.own_stream)
         self.kept = Kept(self.device)
+        self.memory = Registered(private, ordinal, self._deadline)
         self.pinned = PinnedPool()
 
     def _agree_on_path(self) -> str:
@@ -212,6 +214,18 @@ class DeviceSide:
             and (name == "flat" or recipe_of(collective, name, self._layout).between)
         )
 
+    def allocate(self, nbytes: int) -> Lease:
+        """Memory on the device that all communicators know.  Collective; see `Registered.allocate`."""
+        world = None
+        if not self.reason and self._size > 1:
+            groups = self._layout.groups("WORLD")
+            if groups not in self._made:
+                self._make_groups(groups)
+            world = self._groups[groups[0]]
+        return self.memory.allocate(
+            nbytes, world, [group for group in self._groups.values() if group is not world]
+        )
+
     # --- groups ---------------------------------------------------------------------------------
 
     def _make_groups(self, groups: Groups) -> None:
@@ -233,6 +247,7 @@ class DeviceSide:
                     self._groups[mine] = NcclGroup(
                         ids[mine], mine, mine.index(self._rank), deadline, self._config.timeout_s
                     )
+                    self.memory.tell(self._groups[mine])
             except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
                 failed = str(error) or type(error).__name__
         # Who waits in NCCL for a rank that failed is back here at the deadline.
@@ -339,6 +354,7 @@ class DeviceSide:
     def close(self) -> None:
         """Free the communicators, in the order in which they were made.  Collective."""
         deadline = time.monotonic() + self._config.timeout_s
+        self.memory.close()
         with self.device:
             for group in self._groups.values():
                 group.close(deadline)
@@ -350,6 +366,7 @@ class DeviceSide:
 
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
+        self.memory.close()
         self._groups.clear()
         self.pinned.close()
         self.elsewhere.close()

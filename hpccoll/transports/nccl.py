@@ -10,6 +10,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from hpccoll.unique_id import ID_BYTES
 
 _SUCCESS, _IN_PROGRESS = int(nccl.Result.Success), int(nccl.Result.InProgress)
 _HOST_IMMEDIATE = int(nccl.ScalarResidence.HostImmediate)
+_SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 _SLEEP_S = 50e-6
 
 TYPES: dict[str, int] = {
@@ -57,6 +59,21 @@ def fresh_id() -> bytes:
     return ctypes.string_at(made.ptr, ID_BYTES)
 
 
+def allocate(nbytes: int) -> int:
+    """Memory on the current device in which NCCL may register anything; its address.  See `free`."""
+    return int(nccl.mem_alloc(nbytes))
+
+
+def free(address: int) -> None:
+    """Give back what `allocate` gave; nothing uses it any more."""
+    nccl.mem_free(address)
+
+
+def has_windows() -> bool:
+    """Whether NCCL registers memory as symmetric windows: 2.27 and later."""
+    return version() >= 22700
+
+
 class NcclGroup:
     """The communicator of one group, of which this rank is member `index`.
 
@@ -92,6 +109,26 @@ class NcclGroup:
     def drop(self, operator: int) -> None:
         """Let go of an operator that `scaled_sum` made; calls under way keep it."""
         nccl.red_op_destroy(operator, self.handle)
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def register(self, address: int, nbytes: int, *, window: bool) -> Callable[[], object]:
+        """Let NCCL know of memory on the current device; what undoes it, on a communicator that is alive.
+
+        `window`: as a symmetric window, for which all members come, with as many bytes.  Raises: what NCCL's
+        bindings raise, AbortedError, CollectiveTimeoutError.
+        """
+        if not window:
+            handle = nccl.comm_register(self.handle, address, nbytes)
+            return partial(nccl.comm_deregister, self.handle, handle)
+        made = nccl.comm_window_register(self.handle, address, nbytes, _SYMMETRIC)
+        self.settle_call()
+        return partial(nccl.comm_window_deregister, self.handle, made)
+
+    @property
+    def is_alive(self) -> bool:
+        """Neither closed nor given up."""
+        return self._alive
 
     # --- errors ---------------------------------------------------------------------------------
 

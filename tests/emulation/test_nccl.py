@@ -89,6 +89,7 @@ def test_special_values() -> None:
         ("lone_send first_use_waits destroy_waits", 2),
         ("splits device_order", 4),
         ("memory ranks_of_threads freed_memory", 1),
+        ("windows", 3),
         ("nonblocking nobody_comes", 2),
         ("abort_reaches_peers mismatch_unchecked", 3),
         ("wrong_calls", 2),

@@ -146,3 +146,80 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
     made->comm = NULL;
     return ncclSuccess;
 }
+
+/* ---- windows ---- */
+
+struct ncclWindow_vidmem { struct ncclComm *comm; void *buffer; };   /* what a ncclWindow_t points to */
+
+static bool all_registered(struct ncclComm *comm, const void *number)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (atomic_load(&slot_of(comm, rank)->window_sequence) < *(const uint64_t *)number)
+            return false;
+    return true;
+}
+
+/* All ranks come, with buffers of one size. */
+static ncclResult_t run_window(struct job *job)
+{
+    struct ncclComm *comm = job->comm;
+    uint64_t number = ++comm->windows;
+    struct slot *slot = slot_of(comm, comm->rank);
+    slot->window_bytes[number % 2] = job->bytes;
+    atomic_store(&slot->window_sequence, number);
+    ring_all_bells(comm);
+    ncclResult_t result = wait_until(comm, all_registered, &number, "all ranks to register a window");
+    if (result != ncclSuccess)
+        return result;
+    for (int rank = 0; rank < comm->size; rank++)
+        if (slot_of(comm, rank)->window_bytes[number % 2] != job->bytes) {
+            warn("ncclCommWindowRegister : rank %d has %zu bytes, this one %zu", rank,
+                 slot_of(comm, rank)->window_bytes[number % 2], job->bytes);
+            return ncclInvalidArgument;
+        }
+    struct ncclWindow_vidmem *made = malloc(sizeof *made);
+    *made = (struct ncclWindow_vidmem){comm, job->buffer};
+    __atomic_store_n(job->window, made, __ATOMIC_RELEASE);
+    return ncclSuccess;
+}
+
+static ncclResult_t begin_window(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags)
+{
+    ncclResult_t result = check_comm(comm, "ncclCommWindowRegister");
+    if (result == ncclSuccess)
+        result = check_pointer(window, "ncclCommWindowRegister", "win");
+    if (result == ncclSuccess)
+        result = check_ready(comm);
+    if (result != ncclSuccess)
+        return result;
+    *window = NULL;
+    if (flags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING) ||
+        !standin_host_view((CUdeviceptr)(uintptr_t)buffer, bytes)) {
+        warn("ncclCommWindowRegister : buff %p is not a valid pointer, or flags %d", buffer, flags);
+        return ncclInvalidArgument;
+    }
+    struct job *job = calloc(1, sizeof *job);
+    *job = (struct job){.run = run_window, .comm = comm, .window = window, .buffer = buffer, .bytes = bytes};
+    return add_job(job, false);
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags)
+{
+    enter_group();
+    ncclResult_t result = fail_group(begin_window(comm, buffer, bytes, window, flags));
+    ncclResult_t end = leave_group();
+    return result == ncclSuccess ? end : result;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
+{
+    ncclResult_t result = check_comm(comm, "ncclCommWindowDeregister");
+    if (result != ncclSuccess || !window)
+        return result;
+    if (window->comm != comm) {
+        warn("ncclCommWindowDeregister : the window is of another communicator, or gone");
+        return ncclInvalidArgument;
+    }
+    window->comm = NULL;
+    return ncclSuccess;
+}

@@ -96,6 +96,8 @@ struct slot {                 /* of one rank */
     atomic_int aborted, left, finalized, connected;
     _Atomic uint64_t split_sequence;
     struct { int color, key; } split[2];
+    _Atomic uint64_t window_sequence;
+    size_t window_bytes[2];
 };
 
 struct header {
@@ -225,7 +227,7 @@ struct ncclComm {
     atomic_int jobs;          /* threads at work for it */
     atomic_int running;       /* plans that are in a stream */
     pthread_mutex_t turn;     /* of its plans */
-    uint64_t executed, launched, splits;
+    uint64_t executed, launched, splits, windows;
     CUevent last, captured_last;
     CUstream last_stream, captured_stream;
     bool has_last;
@@ -262,6 +264,9 @@ struct job {
     ncclComm_t *newcomm;
     struct ncclComm *child;
     int color, key;
+    ncclWindow_t *window;
+    void *buffer;
+    size_t bytes;
     ncclResult_t result;
 };
 

@@ -51,18 +51,6 @@ ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t 
     return refuse("ncclCommMemStats");
 }
 
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags)
-{
-    (void)comm, (void)buffer, (void)bytes, (void)window, (void)flags;
-    return refuse("ncclCommWindowRegister");
-}
-
-ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
-{
-    (void)comm, (void)window;
-    return refuse("ncclCommWindowDeregister");
-}
-
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **pointer)
 {
     (void)comm, (void)window, (void)pointer;

@@ -129,6 +129,25 @@ def memory() -> None:
 
 
 @program
+def windows() -> None:
+    """All ranks register buffers of one size; each lets go of its own."""
+    with opened() as (comm, stream):
+        for _ in range(2):
+            buffer = core.mem_alloc(4096)
+            window = comm.register_window(buffer, core.WindowFlag.COLL_SYMMETRIC)
+            assert window.handle
+            low.all_reduce(
+                int(buffer.handle), int(buffer.handle), 512, 8, MAX, comm._comm, int(stream.handle)
+            )
+            stream.sync()
+            if RANK == 0:
+                window.close()
+        large, small = core.mem_alloc(8192), core.mem_alloc(4096)
+        code, text = status(lambda: comm.register_window(large if RANK == 0 else small))
+        assert code == ARGUMENT, (code, text)
+
+
+@program
 def info_lines() -> None:
     with opened():
         pass

@@ -1,0 +1,152 @@
+"""Memory on devices that NCCL knows: from its allocator, registered with the communicators of a side.
+
+What is registered, NCCL need not copy to buffers of its own: it is reached by network cards, over NVLink and,
+as a symmetric window (NCCL 2.27 and later, where all ranks have arrays of one size), by kernels that
+read and write all ranks' memory at once.
+
+Memory goes with the last array in it, once nothing on the device uses it; it is let go at the next call
+of `comm.empty`, or when the communicator is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from mpi4py import MPI
+
+from hpccoll.errors import ResourceError
+from hpccoll.memory.device import current
+from hpccoll.runtime.streams import checked
+from hpccoll.topology.agreement import gather
+from hpccoll.topology.notation import format_ranks
+from hpccoll.transports import nccl
+from hpccoll.transports.nccl import NcclGroup
+
+SMALLEST = 512
+
+
+class Memory:
+    """Bytes on a device; `lease` is held by the arrays in it."""
+
+    def __init__(self, nbytes: int, ordinal: int, by_nccl: bool) -> None:
+        self.nbytes = nbytes
+        self._ordinal = ordinal
+        self._free: Callable[[int], object]
+        with current(ordinal):
+            if by_nccl:
+                self.address, self._free = nccl.allocate(nbytes), nccl.free
+            else:
+                self.address = int(checked(driver.cuMemAlloc(nbytes), f"cuMemAlloc of {nbytes} bytes"))
+                self._free = driver.cuMemFree
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            with current(self._ordinal):
+                driver.cuCtxSynchronize()  # to take memory away from what runs is an error on the device
+                self._free(self.address)
+
+
+class Lease:
+    """What arrays hold of their memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+
+class Registered:
+    """The memory of `comm.empty` on one rank's device, and what NCCL's communicators know of it."""
+
+    def __init__(self, private: MPI.Intracomm, ordinal: int, deadline: Callable[[], float]) -> None:
+        self._private = private
+        self._ordinal = ordinal
+        self._deadline = deadline
+        self._leases: list[tuple[weakref.ref[Lease], Memory]] = []
+        self._known: dict[int, list[tuple[NcclGroup, Callable[[], object]]]] = {}
+
+    def allocate(self, nbytes: int, world: NcclGroup | None, others: Iterable[NcclGroup]) -> Lease:
+        """Memory for an array of this rank.  Collective.
+
+        `world`: the communicator of all ranks, None where NCCL is not used; `others`: of groups.  Raises:
+        ResourceError on all ranks, when one has no memory, or NCCL does not register it.
+        """
+        self._sweep()
+        nbytes = -(-max(nbytes, 1) // SMALLEST) * SMALLEST
+        memory: list[Memory] = []
+        sizes = self._agreed(
+            lambda: memory.append(Memory(nbytes, self._ordinal, world is not None)), nbytes, "memory"
+        )
+        (made,) = memory
+        known = self._known[made.address] = []
+        if world is not None:
+            window = len(set(sizes)) == 1 and nccl.has_windows()
+
+            def register() -> None:
+                with current(self._ordinal):
+                    known.append((world, world.register(made.address, nbytes, window=window)))
+
+            self._agreed(register, nbytes, "registered memory")
+            for group in others:
+                self._tell(group, made)
+        lease = Lease(made)
+        self._leases.append((weakref.ref(lease), made))
+        return lease
+
+    def tell(self, group: NcclGroup) -> None:
+        """A new communicator learns of all memory.  Local; the device is current."""
+        for _, memory in self._leases:
+            self._tell(group, memory)
+
+    def _tell(self, group: NcclGroup, memory: Memory) -> None:
+        with current(self._ordinal):
+            undo = group.register(memory.address, memory.nbytes, window=False)
+        self._known[memory.address].append((group, undo))
+
+    def close(self) -> None:
+        """The communicators are about to be freed; memory stays as long as there are arrays in it.  Local."""
+        while self._leases:
+            self._forget(self._leases.pop()[1])
+
+    def _sweep(self) -> None:
+        """Let go of what no array is in any more."""
+        unused = [one for one in self._leases if one[0]() is None]
+        self._leases = [one for one in self._leases if one not in unused]
+        while unused:
+            self._forget(unused.pop(0)[1])
+
+    def _forget(self, memory: Memory) -> None:
+        with current(self._ordinal):
+            driver.cuCtxSynchronize()  # NCCL may be at work on it
+            for group, undo in self._known.pop(memory.address, ()):
+                if group.is_alive:
+                    undo()
+
+    def _agreed(self, action: Callable[[], object], nbytes: int, what: str) -> list[int]:
+        """Do something on all ranks; how many bytes each has.  Raises ResourceError on all."""
+        failed = ""
+        try:
+            action()
+        except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
+            failed = str(error) or type(error).__name__
+        said = gather(self._private, json.dumps([nbytes, failed]).encode(), self._deadline(), what)
+        found = [json.loads(text) for text in said]
+        failures = [rank for rank, (_, text) in enumerate(found) if text]
+        if failures:
+            raise ResourceError(
+                f"no {what} on a device: {format_ranks(failures)}: {found[failures[0]][1]}",
+                rank=self._private.rank,
+                suspects=failures,
+            )
+        return [size for size, _ in found]
+
+
+def array_in(lease: Lease, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int) -> Any:
+    """An array of CuPy in that memory."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(lease.memory.address, lease.memory.nbytes, lease, ordinal)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -1,0 +1,142 @@
+"""Memory of `comm.empty(..., device=...)`: from NCCL's allocator, registered, and let go."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+import pytest
+
+import hpccoll
+from hpccoll.transports import nccl
+from tests.collectives.conftest import Make
+from tests.gpu.memory import device_plans, perform
+from tests.support.layouts import layouts
+from tests.support.oracle import Job
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done with memory, in order."""
+    done: list[str] = []
+    register = nccl.NcclGroup.register
+
+    def registered(group: Any, address: int, nbytes: int, *, window: bool) -> Callable[[], object]:
+        kind = "window" if window else "buffer"
+        undo = register(group, address, nbytes, window=window)
+        done.append(f"{kind} of {len(group.members)}")
+        return lambda: (done.append(f"no {kind} of {len(group.members)}"), undo())
+
+    monkeypatch.setattr(nccl.NcclGroup, "register", registered)
+    monkeypatch.setattr(nccl, "free", lambda address, free=nccl.free: (done.append("free"), free(address)))
+    return done
+
+
+@layouts({"": (1, 2, 3), "2+2": (4,)})
+def test_collectives_on_it(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    send, receive = comm.full(1000, comm.rank + 1, "f8", device="cuda"), comm.empty(1000, device=comm.device)
+    assert isinstance(send, cupy.ndarray)
+    assert (send.shape, send.dtype, send.device.id) == ((1000,), np.float64, comm.device)
+    for name in device_plans(comm, "allreduce"):
+        with comm.forced(name):
+            receive[...] = -1
+            comm.Allreduce(send[:500], receive[500:])
+            assert (receive[500:].get() == sum(range(1, comm.size + 1))).all()
+            assert (receive[:500].get() == -1).all()
+    perform(comm, Job("allgather", 9), stream)
+
+
+@layouts({"": (1, 2)})
+def test_arrays_of_any_shape(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    for shape in ((), 0, 7, (2, 0), (2, 3, 4)):
+        for dtype in ("f4", "c16", "?", "i2"):
+            array = comm.zeros(shape, dtype, device="cuda")
+            assert array.shape == np.zeros(shape).shape
+            assert (array.get() == np.zeros(shape, dtype)).all()
+
+
+@layouts({"": (2, 3), "2+2": (4,)})
+def test_what_nccl_knows_of_it(communicator: Make, layout: str, stream: int, log: list[str]) -> None:
+    comm = hpccoll.Communicator(communicator(layout=layout), layout=layout)
+    array = comm.empty(1000, device="cuda")
+    assert log == [f"window of {comm.size}"]
+    log.clear()
+    uneven = comm.empty(10_000 * (1 + comm.rank), device="cuda")
+    assert log == [f"buffer of {comm.size}"]
+    log.clear()
+    if comm.node_count > 1:
+        with comm.forced("scatter_rail_gather"):
+            comm.Allreduce(array, array.copy())
+        assert log == ["buffer of 2"] * 4  # two communicators, two arrays
+        log.clear()
+        more = comm.empty(8, device="cuda")
+        assert log == ["window of 4", "buffer of 2", "buffer of 2"]
+        log.clear()
+        del more
+    del uneven
+    gc.collect()
+    assert log == []  # not before all ranks are here
+    comm.empty(1, device="cuda")
+    groups = [comm.size, *([2, 2] if comm.node_count > 1 else ())]
+    gone = [f"no buffer of {size}" for size in groups] + ["free"]
+    if comm.node_count > 1:
+        gone += ["no window of 4", "no buffer of 2", "no buffer of 2", "free"]
+    assert log[: len(gone)] == gone
+    comm.close()
+    assert array.shape == (1000,)
+
+
+@layouts({"": (2,)})
+def test_arrays_outlive_the_communicator(
+    communicator: Make, layout: str, stream: int, log: list[str]
+) -> None:
+    comm = hpccoll.Communicator(communicator(layout=layout))
+    array = comm.full(5, 3.0, device="cuda")
+    view = array[2:]
+    comm.close()
+    assert log == ["window of 2", "no window of 2"]
+    del array
+    gc.collect()
+    assert (view.get() == 3).all()
+    del view
+    gc.collect()
+    assert log[2:] == ["free"]
+
+
+@layouts({"": (2, 3)})
+def test_what_cannot_be_had(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    last = comm.size - 1
+    comm.empty(1, device="cuda")
+    wrongs: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"device": -1}, "device is -1: must be"),
+        ({"device": "gpu"}, "device is 'gpu': must be"),
+        ({"device": comm.device + 1}, f"device is {last + 1}: that of the communicator is {last}"),
+        ({"device": "cuda", "dtype": "M8[s]"}, "CuPy has no arrays of dtype datetime64"),
+        ({"device": "cuda", "dtype": object}, "Python objects"),
+        ({"device": "cuda", "shape": -1}, "negative"),
+        ({"device": None}, "memory: device on rank 0"),
+    )
+    for wrong, words in wrongs:
+        options = {"shape": 1, "device": "cuda"} | (wrong if comm.rank == last else {})
+        with pytest.raises((hpccoll.UsageError, hpccoll.MismatchError), match=words):
+            comm.empty(**options)
+    with pytest.raises(hpccoll.ResourceError, match=rf"no memory on a device: rank {last}: "):
+        comm.empty(1 << 50 if comm.rank == last else 1, "u1", device="cuda")
+    array = comm.zeros(3, device="cuda")
+    comm.Allreduce(array.copy(), array)
+
+
+@layouts({"": (2,)})
+def test_over_the_host_too(communicator: Make, layout: str, stream: int, log: list[str]) -> None:
+    comm = communicator(layout=layout, device_path="host")
+    array = comm.full(5, float(comm.rank), device="cuda")
+    result = comm.empty(5, device="cuda")
+    comm.Allreduce(array, result)
+    assert (result.get() == 1).all()
+    assert log == []
