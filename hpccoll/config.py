@@ -16,6 +16,7 @@ from hpccoll.errors import UsageError
 PREFIX = "HPCCOLL_"
 CHECKS = ("on", "off")
 DEVICE_PATHS = ("auto", "nccl", "host")
+INTERNODE = ("nccl", "mpi")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
 
 
@@ -63,6 +64,10 @@ class Config:
     """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":
     NCCL where every rank can use it."""
 
+    internode: str = "nccl"
+    """How device arrays travel between nodes, where NCCL is used: "nccl", or "mpi", through pinned memory and
+    the plans of host arrays, chunk by chunk while NCCL is at work inside the nodes."""
+
     device_messages: str = "auto"
     """How Send, Recv, neighbour calls and the like take device arrays: "mpi", MPI gets their addresses, and
     the process dies where it cannot take them; "host", through pinned memory; "auto": the former where a
@@ -89,6 +94,7 @@ class Config:
         for name, known in (
             ("checks", CHECKS),
             ("device_path", DEVICE_PATHS),
+            ("internode", INTERNODE),
             ("device_messages", DEVICE_MESSAGES),
         ):
             if getattr(self, name) not in known:

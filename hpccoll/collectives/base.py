@@ -246,7 +246,12 @@ class Base(_Intracomm):
         """Close; after an error only this rank's memory is let go, since the others may not come."""
         if error is None:
             self.close()
-        elif self._context is not None:
+        else:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of this rank's memory without the others, who may not come.  Nothing can be called then."""
+        if self._context is not None:
             self._context.release()
             self._context, self._closed = None, True
 

@@ -166,6 +166,8 @@ class Context:
         Raises: ResourceError on all ranks, when one has too little room.
         """
         with self._alone("empty"):
+            if device is not None:
+                self.on_devices.wait_for_mpi()  # memory is let go of now, for which the device is waited
             sequence = self.number()
             self._areas += 1
             made: list[Any] = []
@@ -260,8 +262,14 @@ class Context:
         PROGRESS.add(running)
         return running
 
-    def running(self, stages: Waits, collective: str, sequence: int) -> Running:
-        """A started call of these stages, which `PROGRESS.add` moves on."""
+    def running(
+        self, stages: Waits, collective: str, sequence: int, timeout_s: float | None = None
+    ) -> Running:
+        """A started call of these stages, which `PROGRESS.add` moves on.
+
+        `timeout_s`: by default that of calls.
+        """
+        timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
 
         def ended(error: BaseException | None) -> None:
             if error is not None:
@@ -270,10 +278,10 @@ class Context:
         return Running(
             stages,
             aborted=lambda: self._look_for_abort(collective, sequence),
-            late=lambda: self._late(collective, sequence, self.config.timeout_s),
+            late=lambda: self._late(collective, sequence, timeout_s),
             progress=self._let_mpi_move,
             ended=ended,
-            timeout_s=self.config.timeout_s,
+            timeout_s=timeout_s,
             owner=self,
         )
 
@@ -388,6 +396,8 @@ class Context:
 
         Raises: UsageError when requests are still under way.
         """
+        if self.broken is None:
+            self.on_devices.wait_for_mpi()
         if self.broken is None and (count := self.pending()):
             raise UsageError(f"{count} requests of this communicator are not complete: wait for them first")
         try:

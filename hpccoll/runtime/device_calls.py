@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mpi4py import MPI
 
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
@@ -43,6 +44,7 @@ class DeviceCalls:
         self._context = context
         self._side: DeviceSide | None = None
         self._ordinal: int | None = None
+        self._crossing: Running | None = None
         self._kinds: dict[Key, ByNccl | None] = {}
         self.replays: Replays | None = None
 
@@ -73,7 +75,8 @@ class DeviceCalls:
         """How device arrays travel, and why."""
         if self._side is None:
             return ""
-        return f"host: {self._side.reason}" if self._side.reason else "nccl"
+        inside = "nccl" if self._side.bridge is None else "nccl, between nodes by mpi"
+        return f"host: {self._side.reason}" if self._side.reason else inside
 
     def run(self, call: Call, stream: int | None) -> ByNccl | None:
         """Enqueue a call on a stream, by default the caller's current one; or carry it over the host.
@@ -87,7 +90,7 @@ class DeviceCalls:
             sequence = self._context.number()
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
         elif self.side.elsewhere.are_needed(call):
-            self._enqueue(kind, self._visiting(call), self.side.own_stream)
+            self.repeat(kind, self._visiting(call), self.side.own_stream)
             self.side.elsewhere.leave(call)
         else:
             self.repeat(kind, call, _stream_of(call) if stream is None else stream)
@@ -97,7 +100,13 @@ class DeviceCalls:
         """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
+        if kind.by_mpi and self._captured(stream):
+            sequence = self._context.number()
+            stages = self._refused_in_graph(call, sequence, "goes between nodes by MPI")
+            self._context.wait(stages, call.collective, sequence, None)
         self._enqueue(kind, call, stream)
+        if kind.by_mpi and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            self.wait_for_mpi()  # there is no worker, and the stream may be waited for outside of hpccoll
 
     def start(self, call: Call) -> Running:
         """As `run`, on the communicator's own stream, behind what is on the caller's."""
@@ -161,9 +170,28 @@ class DeviceCalls:
         except BaseException as error:
             give_up(self._context, error, call.collective)
             raise
+        if kind.by_mpi:
+            self._cross(call)
         self._context.tally[call.collective, kind.program.name] += 1
         if stream not in (_stream_of(call), self.side.own_stream):
             self.side.kept.until_now(stream, call)
+
+    def _cross(self, call: Call) -> None:
+        """Start the host's part of the steps between nodes that were just enqueued."""
+        bridge = self.side.bridge
+        assert bridge is not None
+        stages = bridge.stages(bridge.begun())
+        # The device may first be busy with the caller's work for long; MPI's part has a deadline of its own.
+        self._crossing = self._context.running(stages, call.collective, -1, timeout_s=math.inf)
+        PROGRESS.add(self._crossing)
+
+    def wait_for_mpi(self) -> None:
+        """Until all that goes between nodes by MPI has been there.  Raises its errors."""
+        crossing, self._crossing = self._crossing, None
+        if crossing is not None:
+            PROGRESS.wait(crossing)
+            if crossing.error is not None:
+                raise crossing.error
 
     # --- CUDA graphs ----------------------------------------------------------------------------
 
@@ -171,8 +199,8 @@ class DeviceCalls:
         with self.side.device:
             return self.side.device.capturing(stream)
 
-    def _refused_in_graph(self, call: Call, sequence: int) -> Waits:
-        error = UsageError("this call goes over the host, which a CUDA graph cannot capture")
+    def _refused_in_graph(self, call: Call, sequence: int, why: str) -> Waits:
+        error = UsageError(f"this call {why}, which a CUDA graph cannot capture")
         yield from self._context.refusal(call.collective, sequence, error)
 
     # --- kinds of calls -------------------------------------------------------------------------
@@ -261,7 +289,7 @@ class DeviceCalls:
     def _over_host_here(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
         if self._captured(stream):
-            yield from self._refused_in_graph(call, sequence)
+            yield from self._refused_in_graph(call, sequence, "goes over the host")
         with side.device:
             room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)

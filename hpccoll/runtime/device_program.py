@@ -17,6 +17,7 @@ from itertools import accumulate
 
 from hpccoll.plans.program import Copy, GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind, Plan
+from hpccoll.runtime.between import Crossing, HopsOf
 from hpccoll.runtime.device_combining import Action, Address, Bases, Combining
 from hpccoll.runtime.tape import GIVEN, SECOND, Code, Parts, Tape
 from hpccoll.transports.nccl import NcclGroup
@@ -26,6 +27,7 @@ Instruction = tuple[str, int, Action | int]  # what, on which of the two streams
 CALLERS, NETWORK = GIVEN, SECOND
 ALIGNMENT = 512
 _BETWEEN_NODES = frozenset({"LEADERS", "RAIL", "LAST"})
+CROSSING = _BETWEEN_NODES | {"WORLD"}
 
 
 class DeviceProgram:
@@ -33,6 +35,7 @@ class DeviceProgram:
 
     `groups`: the communicators by their members.  `itemsize`: bytes of a plan's element; `width`: how many
     of NCCL's elements of type `kind` one is.  `combining`: what combines elements, if NCCL does not.
+    `hops`: where steps between nodes go by MPI.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class DeviceProgram:
         kind: int,
         width: int,
         combining: Combining | None = None,
+        hops: HopsOf | None = None,
     ) -> None:
         self.plan = plan
         self.name = plan.name
@@ -52,10 +56,12 @@ class DeviceProgram:
         self._kind = kind
         self._width = width
         self._combining = combining
+        self.hops = hops
         self._scratch = program.scratch * itemsize
         self._split = plan.chunks > 1
         self.groups: tuple[NcclGroup, ...] = ()
-        self.instructions = self._compile(program.operations)
+        compiled = self._compile if hops is None else self._compile_with_hops
+        self.instructions = compiled(program.operations)
         self.scratch_bytes = self._scratch
 
     def write(self, tape: Tape, bases: Bases, operator: int) -> None:
@@ -103,6 +109,44 @@ class DeviceProgram:
             made += [("mark", NETWORK, len(event_of)), ("follow", CALLERS, len(event_of))]
         self.groups = tuple(used.values())
         return made
+
+    def _compile_with_hops(self, operations: tuple[Operation, ...]) -> list[Instruction]:
+        """As `_compile`; what a step between nodes brings lands just before it is needed."""
+        made: list[Instruction] = []
+        landings: dict[int, list[Action]] = {}
+        used: dict[tuple[int, ...], NcclGroup] = {}
+        for index, operation in enumerate(operations):
+            for before in sorted(set(operation.after) & set(landings)):
+                made += [("call", CALLERS, action) for action in landings.pop(before)]
+            if isinstance(operation, GroupCall) and operation.family in CROSSING:
+                leaving, landings[index] = self._hop(operation)
+                made += [("mark", CALLERS, index), ("follow", NETWORK, index)]
+                made += [("call", NETWORK, action) for action in leaving]
+                continue
+            made += [("call", CALLERS, action) for action in self._actions(operation)]
+            if isinstance(operation, GroupCall):
+                used[operation.members] = self._groups[operation.members]
+        made += [("call", CALLERS, action) for index in sorted(landings) for action in landings[index]]
+        self.groups = tuple(used.values())
+        return made
+
+    def _hop(self, call: GroupCall) -> tuple[list[Action], list[Action]]:
+        """What leaves this node and what lands in it."""
+        assert self.hops is not None
+        bridge, hop, under_way = self.hops.bridge, self.hops.hop(call), list[Crossing]()
+        source, before = self._in_a_row(call.source, pack=True)
+        target, after = self._in_a_row(call.target, pack=False)
+        (m, o), (n, p) = source or (0, 0), target or (0, 0)
+
+        def leave(tape: Tape, level: int, bases: Bases, operator: int) -> None:
+            address = bases[m] + o
+            tape.kernel(level, lambda stream: under_way.append(bridge.leave(hop, address, stream)))
+
+        def land(tape: Tape, level: int, bases: Bases, operator: int) -> None:
+            address = bases[n] + p
+            tape.kernel(level, lambda stream: bridge.land(under_way.pop(0), address, stream))
+
+        return [*before, leave], [land, *after]
 
     def _level(self, operation: Operation) -> int:
         between = isinstance(operation, GroupCall) and operation.family in _BETWEEN_NODES

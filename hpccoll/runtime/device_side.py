@@ -12,10 +12,10 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -36,10 +36,11 @@ from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
+from hpccoll.runtime.between import Bridge, HopsOf
 from hpccoll.runtime.device_blocks import Blocks
 from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_memory import Lease, Registered
-from hpccoll.runtime.device_program import DeviceProgram
+from hpccoll.runtime.device_program import CROSSING, DeviceProgram
 from hpccoll.runtime.elsewhere import Elsewhere
 from hpccoll.runtime.planning import order_of
 from hpccoll.runtime.streams import Device, Kept, PinnedPool, on_device
@@ -53,6 +54,9 @@ from hpccoll.transports import nccl
 from hpccoll.transports.base import Array
 from hpccoll.transports.nccl import NcclGroup
 
+if TYPE_CHECKING:
+    from hpccoll.communicator import Communicator
+
 # Below so many bytes a chunk does not fill a network, and its launch costs more than overlap gains.
 CHUNK_BYTES = 4 * 1024 * 1024
 Groups = tuple[tuple[int, ...], ...]
@@ -65,10 +69,17 @@ class ByNccl:
     program: DeviceProgram | Blocks
     travel: Travel
 
+    @property
+    def by_mpi(self) -> bool:
+        """Steps between nodes are MPI's."""
+        return isinstance(self.program, DeviceProgram) and self.program.hops is not None
+
     def repeats(self, call: Call) -> bool:
         """Whether a call made again on the same memory is no more than its tape played again."""
         take = call.take
         if self.travel.operator == SCALED or self.program.scratch_bytes or not call.give.size:
+            return False
+        if self.by_mpi:
             return False
         if call.give.dtype != call.dtype:
             return False
@@ -106,6 +117,7 @@ class DeviceSide:
         self._layout = layout
         self._config = config
         self._groups: dict[tuple[int, ...], NcclGroup] = {}
+        self._inner: dict[tuple[int, ...], Communicator] = {}
         self._made: set[Groups] = set()
         self.device = Device(ordinal)
         self.reason = self._agree_on_path()
@@ -114,8 +126,10 @@ class DeviceSide:
             self.own_stream = self.device.stream()
         self.elsewhere = Elsewhere(self.device, self.own_stream)
         self.kept = Kept(self.device)
-        self.memory = Registered(private, ordinal, self._deadline)
         self.pinned = PinnedPool()
+        self._by_mpi = config.internode == "mpi" and layout.node_count > 1
+        self.bridge = Bridge(self.device, self.pinned, self.kept) if self._by_mpi else None
+        self.memory = Registered(private, ordinal, self._deadline)
 
     def _agree_on_path(self) -> str:
         """Raises: ResourceError on all ranks, when `device_path` asks for NCCL and it cannot be used."""
@@ -155,17 +169,24 @@ class DeviceSide:
         if how is None:
             return None
         if call.ragged and call.arithmetic is None:
-            return self._learn_ragged(how)
+            return None if self._by_mpi else self._learn_ragged(how)
         count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
         counts = call.gives if call.ragged else None
         plan = self._plan(Collective(call.collective, self._size, count, call.root, counts), how, only)
+        if plan is None:
+            return None
         for step in plan.steps:
-            if step.groups not in self._made:
+            if self.bridge is not None and step.family in CROSSING:
+                self._make_inner(step.groups)
+            elif step.groups not in self._made:
                 self._make_groups(step.groups)
         program = lower(plan, self._rank, all_blocks=True)
         kind = nccl.TYPES[how.nccl]
         combining = None if how.kernel is None else Combining(how.kernel, kind, self.device.ordinal)
-        made = DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width, combining)
+        hops = None
+        if self.bridge is not None:
+            hops = HopsOf(self.bridge, self._inner, call, how)
+        made = DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width, combining, hops)
         return ByNccl(made, how)
 
     def travels(
@@ -195,11 +216,20 @@ class DeviceSide:
             self._make_groups(groups)
         return ByNccl(Blocks(self._groups[groups[0]]), how)
 
-    def _plan(self, collective: Collective, how: Travel, only: str) -> Plan:
-        """NCCL's own call, unless another plan is asked for that consists of NCCL's calls."""
+    def _plan(self, collective: Collective, how: Travel, only: str) -> Plan | None:
+        """NCCL's own call, unless another plan is asked for that consists of NCCL's calls.
+
+        Where MPI goes between nodes, a plan of two levels, or None where there is none.
+        """
         # A scaled sum has an operator of one communicator.
         flat = how.operator == SCALED or how.whole or collective.name in SCANS
         name = only if only in self.names(collective.name) and not flat else "flat"
+        if self._by_mpi and name == "flat":
+            alone = self._layout.node_count == self._size  # all steps are between nodes
+            fitting = [other for other in self.names(collective.name) if (other == "flat") is alone]
+            if flat or not fitting:
+                return None
+            name = fitting[0]
         most = max(1, collective.elements * how.itemsize // max(CHUNK_BYTES, self._config.chunk_bytes))
         chunks = max(count for count in CHUNKS if count <= most)
         segment = max(1, collective.elements)
@@ -258,6 +288,39 @@ class DeviceSide:
         if failures:
             raise ResourceError(
                 f"no NCCL communicator: {format_ranks(failures)}: {said[failures[0]].decode()}",
+                rank=self._rank,
+                suspects=failures,
+            )
+        self._made.add(groups)
+
+    def _make_inner(self, groups: Groups) -> None:
+        """The communicators of host arrays of all groups of a step between nodes.
+
+        Raises: ResourceError on all ranks.
+        """
+        if groups in self._made:
+            return
+        from hpccoll.communicator import Communicator
+
+        wanted = [members for members in groups if len(members) > 1]
+        mine = next((members for members in wanted if self._rank in members), ())
+        failed = ""
+        if mine:
+            part = self._private.group.Incl(mine)
+            try:
+                settings = asdict(replace(self._config, algorithm=""))
+                inner = Communicator(self._private.Create_group(part), **settings)
+                inner.machine  # noqa: B018  made at first use, which is now
+                self._inner[mine] = inner
+            except Exception as error:  # the others are waiting
+                failed = str(error) or type(error).__name__
+            finally:
+                part.Free()
+        said = gather(self._private, failed.encode(), self._deadline(), "communicators between nodes")
+        failures = [rank for rank, text in enumerate(said) if text]
+        if failures:
+            raise ResourceError(
+                f"no communicator between nodes: {format_ranks(failures)}: {said[failures[0]].decode()}",
                 rank=self._rank,
                 suspects=failures,
             )
@@ -358,15 +421,24 @@ class DeviceSide:
         with self.device:
             for group in self._groups.values():
                 group.close(deadline)
+        for inner in self._inner.values():
+            inner.Free()
+        self._inner.clear()
 
     def abort(self) -> None:
         """Give the communicators up: what waits for a lost rank ends.  Local."""
+        if self.bridge is not None:
+            self.bridge.open()
         for group in self._groups.values():
             group.abort()
 
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
         self.memory.close()
+        if self.bridge is not None:
+            self.bridge.close()
+        for inner in self._inner.values():
+            inner.let_go()
         self._groups.clear()
         self.pinned.close()
         self.elsewhere.close()

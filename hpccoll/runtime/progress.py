@@ -11,6 +11,7 @@ are outside it.
 from __future__ import annotations
 
 import atexit
+import gc
 import math
 import os
 import threading
@@ -112,6 +113,27 @@ class Running:
             action()
 
 
+class _TurnLock:
+    """Held during turns; meanwhile no garbage is collected.
+
+    A finalizer may wait for a device (to free memory is such a wait), and the device for a turn.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._collected: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._collected.append(gc.isenabled())
+        gc.disable()
+
+    def __exit__(self, *error: object) -> None:
+        if self._collected.pop():
+            gc.enable()
+        self._lock.release()
+
+
 class Progress:
     """The started calls of this process."""
 
@@ -120,8 +142,9 @@ class Progress:
 
     def _reset(self) -> None:
         self._pending: list[Running] = []
-        self._lock = threading.RLock()
+        self._lock = _TurnLock()
         self._turning = False
+        self._turns = 0
         self._waiting: set[object] = set()  # who waits in hpccoll
         self._wake = threading.Event()
         self._stopped = False
@@ -155,6 +178,7 @@ class Progress:
             if self._turning:  # by this very thread: a call's own stages asked for it
                 return None
             self._turning = True
+            self._turns += 1
             try:
                 found: Hint | None = None
                 for running in list(self._pending):
@@ -212,8 +236,10 @@ class Progress:
                     self._wake.wait()
                 continue
             if self._waiting:
+                turns = self._turns
                 time.sleep(STAND_BACK_S)
-                continue
+                if self._turns != turns:
+                    continue  # who waits has moved them on, and is not held up itself, by a finalizer say
             hint = self.turn()
             if hint is MOVED:
                 sleep_s = SLEEP_S

@@ -33,7 +33,7 @@ OF_DEVICES = (b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindin
 # Also without the C extension, which has its own way to make calls.
 BOTH_WAYS = "tape.py"
 # What can tell, the quickest first; the first failure ends a run.
-NAMES = ("streams", "point_to_point", "elsewhere", "results", "types")
+NAMES = ("streams", "point_to_point", "elsewhere", "internode", "results", "types")
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in NAMES)
 LIMIT_S = 150.0
 

@@ -1,0 +1,137 @@
+"""Steps between nodes by MPI: `internode="mpi"`."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpccoll
+from tests.collectives.conftest import Make
+from tests.gpu.memory import DeviceAttempt, captured, device_plans, make_stream, mirror, perform, perform_all
+from tests.support.layouts import layouts
+from tests.support.oracle import COLLECTIVES, Job, every_place, every_root, in_line
+from tests.support.oracle.elements import NUMBERS, operators
+
+TYPES = ("int32", "uint16", "float16", "bfloat16", "float64", "complex64")
+SEVERAL_NODES = {"1+1": (2,), "2+1": (3,), "2+2": (4,), "3+1": (4,), "cyclic:2+2": (4,)}
+
+
+@layouts(SEVERAL_NODES)
+def test_every_collective_and_plan(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout, internode="mpi")
+    for collective in COLLECTIVES:
+        jobs = [Job(collective, count) for count in (1, 7, 1003)]
+        perform_all(comm, every_root(every_place(jobs), comm.size), stream)
+    assert comm.device_path == "nccl, between nodes by mpi"
+
+
+@layouts(SEVERAL_NODES)
+def test_nccl_stays_inside_nodes(
+    communicator: Make, layout: str, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpccoll.transports import nccl
+
+    groups = []
+    init = nccl.NcclGroup.__init__
+    monkeypatch.setattr(
+        nccl.NcclGroup, "__init__", lambda self, *args: (groups.append(args[1]), init(self, *args))[1]
+    )
+    with hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi") as comm:
+        for collective in set(COLLECTIVES) - {"scan", "exscan"}:
+            perform(comm, Job(collective, 12), stream)
+            plans = {plan for kind, plan in comm.tally() if kind == collective}
+            assert (plans == {"flat"}) == (comm.node_count == comm.size)
+        nodes = comm.machine.layout.nodes
+        assert all(any(set(group) <= set(node) for node in nodes) for group in groups)
+
+
+@layouts({"2+2": (4,), "1+1": (2,)})
+@pytest.mark.parametrize("dtype", [one for one in NUMBERS if one.name in TYPES], ids=str)
+def test_every_operator(communicator: Make, layout: str, stream: int, dtype: np.dtype) -> None:
+    comm = communicator(layout=layout, internode="mpi")
+    for op in operators(dtype):
+        perform_all(comm, [Job("allreduce", 17, dtype, op), Job("reduce", 17, dtype, op)], stream)
+
+
+@layouts({"2+2": (4,), "1+1": (2,), "3+1": (4,)})
+def test_chunks_and_calls_one_after_the_other(communicator: Make, layout: str, stream: int) -> None:
+    """Nobody waits in between, on two streams: steps between nodes keep their order."""
+    comm = communicator(layout=layout, internode="mpi", chunk_bytes=4 * 1024 * 1024)
+    count, other = 3 * 1024 * 1024 + 13, make_stream()
+    for name in device_plans(comm, "allreduce"):
+        if name == "flat":
+            continue
+        with comm.forced(name):
+            sends = [mirror(np.full(count, comm.rank + k), stream, "f8") for k in range(3)]
+            first = [mirror(np.zeros(count), stream) for _ in sends]
+            second = [mirror(np.zeros(5), other) for _ in sends]
+            small = mirror(np.full(5, comm.rank), other, "f8")
+            for send, one, two in zip(sends, first, second, strict=True):
+                comm.Allreduce(send, one)
+                comm.Allreduce(small, two)
+            request = comm.Iallreduce(small, small)
+            for k, (one, two) in enumerate(zip(first, second, strict=True)):
+                assert (one.download() == sum(range(comm.size)) + k * comm.size).all()
+                assert (two.download() == sum(range(comm.size))).all()
+            request.Wait()
+            assert (small.download() == sum(range(comm.size))).all()
+
+
+@layouts({"2+2": (4,), "1+1": (2,)})
+def test_persistent_and_repeated_calls(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout, internode="mpi")
+    attempt = DeviceAttempt(comm, Job("allreduce", 1003), in_line, stream)
+    for salt in range(3):
+        attempt.renew(salt)
+        attempt.call()
+        attempt.check()
+    send, receive = mirror(np.ones(64), stream), mirror(np.zeros(64), stream)
+    bound = comm.Allreduce_init(send, receive)
+    for turn in range(3):
+        send.view[...] = turn + comm.rank
+        send.upload()
+        bound.Start()
+        bound.Wait()
+        assert (receive.download() == turn * comm.size + sum(range(comm.size))).all()
+
+
+@layouts({"1+1": (2,)})
+def test_a_graph_cannot_have_it(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout, internode="mpi")
+    send, receive = mirror(np.ones(8), stream), mirror(np.zeros(8), stream)
+    comm.Allreduce(send, receive)
+    with captured(stream), pytest.raises(hpccoll.UsageError, match=r"between nodes by MPI.*CUDA graph"):
+        comm.Allreduce(send, receive)
+    comm.Allreduce(send, receive)
+    assert (receive.download() == comm.size).all()
+
+
+@layouts({"1+1": (2,), "2+2": (4,)})
+def test_closed_with_calls_under_way(communicator: Make, layout: str, stream: int) -> None:
+    send, receive = mirror(np.ones(1000), stream), mirror(np.zeros(1000), stream)
+    with hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi") as comm:
+        for _ in range(3):
+            comm.Allreduce(send, receive)
+    assert (receive.download() == MPI.COMM_WORLD.size).all()
+    gc.collect()
+
+
+@layouts({"1+1": (2,)})
+def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int) -> None:
+    """The call has returned: who waits for the device goes on, and the next call says why it is no use."""
+    comm = hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi", timeout_s=2)
+    send, receive = mirror(np.ones(8), stream), mirror(np.zeros(8), stream)
+    comm.Allreduce(send, receive)
+    receive.download()
+    MPI.COMM_WORLD.Barrier()
+    if comm.rank == 0:
+        comm.Allreduce(send, receive)
+        receive.download()
+        with pytest.raises(hpccoll.HpccollError, match="is not complete after 2 s"):
+            comm.Allreduce(send, receive)
+        assert isinstance(comm.last_error, hpccoll.CollectiveTimeoutError)
+    MPI.COMM_WORLD.Barrier()
+    comm.let_go()
