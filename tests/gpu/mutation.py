@@ -26,7 +26,7 @@ from tests.support.launch import REPOSITORY
 # Calls that order streams or wait for them: our own methods, and the driver's functions behind them.
 ORDERING = frozenset(
     {"mark", "follow", "behind", "order", "reached", "through", "settle_call"}
-    | {"cuEventRecord", "cuStreamWaitEvent"}
+    | {"cuEventRecord", "cuStreamWaitEvent", "cuStreamWaitValue32"}
 )
 FILES = ("runtime/*.py", "transports/nccl.py")
 OF_DEVICES = (b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindings", b"side.device")
