@@ -82,10 +82,14 @@ def is_device_address(address: int) -> bool:
     """Whether the driver, which must be loaded, knows an address as memory of a device."""
     from cuda.bindings import driver
 
-    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    status, kind = driver.cuPointerGetAttribute(attribute, address)
-    known = status == driver.CUresult.CUDA_SUCCESS
-    return bool(known and kind != driver.CUmemorytype.CU_MEMORYTYPE_HOST)
+    asked = driver.CUpointer_attribute
+    status, kind = driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return False
+    if kind != driver.CUmemorytype.CU_MEMORYTYPE_HOST:
+        return True
+    # Managed memory may be with the host at the moment.
+    return bool(driver.cuPointerGetAttribute(asked.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)[1])
 
 
 def ordinal_at(address: int) -> int:

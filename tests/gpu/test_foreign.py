@@ -12,6 +12,8 @@ from mpi4py import MPI
 import hpccoll
 from hpccoll.arrays.device import device_array, home_of
 from hpccoll.arrays.foreign import on_device
+from tests.collectives.conftest import Make
+from tests.support.layouts import layouts
 
 
 class Shown:
@@ -80,3 +82,26 @@ def test_an_empty_array_goes_with_the_other_one(world: MPI.Intracomm, device: in
         comm.Scatterv([every, counts] if comm.rank == 1 else None, cupy.zeros(2 * comm.rank), root=1)
         with pytest.raises(hpccoll.UsageError, match="sendbuf is on the host, recvbuf on a device"):
             comm.Allreduce(np.ones(2), every)
+
+
+@layouts({"": (2,), "2+2": (4,)})
+@pytest.mark.parametrize("memory", ["pool", "asynchronous pool", "managed", "none of a pool"])
+def test_memory_of_every_allocator_of_cupy(
+    communicator: Make, layout: str, device: int, stream: int, memory: str
+) -> None:
+    allocators = {
+        "pool": cupy.cuda.MemoryPool().malloc,
+        "asynchronous pool": cupy.cuda.malloc_async,
+        "managed": cupy.cuda.MemoryPool(cupy.cuda.malloc_managed).malloc,
+        "none of a pool": cupy.cuda.memory._malloc,
+    }
+    comm = communicator(layout=layout)
+    with cupy.cuda.using_allocator(allocators[memory]):
+        for op in (MPI.SUM, MPI.MAX):  # by NCCL, and by a kernel
+            send, receive = cupy.full((4, 6), comm.rank, "f8"), cupy.zeros((4, 6))
+            comm.Allreduce(send[:, ::2], receive[::-1, :3], op)
+            ranks = range(comm.size)
+            assert (receive[:, :3].get() == (sum(ranks) if op == MPI.SUM else max(ranks))).all()
+            assert (receive[:, 3:].get() == 0).all()
+        comm.Sendrecv(send, (comm.rank + 1) % comm.size, recvbuf=receive, source=(comm.rank - 1) % comm.size)
+        assert (receive.get() == (comm.rank - 1) % comm.size).all()

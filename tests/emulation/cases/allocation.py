@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
+
 from tests.emulation.cases import (
     ERRORS,
     LAZY,
@@ -21,6 +23,27 @@ from tests.emulation.cases import (
     ok,
     stream,
 )
+
+
+def case_managed_memory() -> None:
+    """The host reads and writes what copies of the device do."""
+    where, source = stream(), full(4)
+    memory = ok(driver.cuMemAllocManaged(8 * WORDS, 1))
+    at_host = np.ctypeslib.as_array((ctypes.c_int64 * WORDS).from_address(int(memory)))
+    assert (at_host == POISON).all()
+    managed = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
+    assert ok(driver.cuPointerGetAttribute(managed, memory))
+    assert not ok(driver.cuPointerGetAttribute(managed, source))
+    copy_async(memory, source, where)
+    ok(driver.cuStreamSynchronize(where))
+    assert (at_host == 4).all()
+    at_host[:] = 7
+    copy_async(source, memory, where)
+    ok(driver.cuStreamSynchronize(where))
+    assert (download(source) == 7).all()
+    fails(driver.cuMemAllocManaged(64, 0), "INVALID_VALUE")
+    ok(driver.cuMemFree(memory))
+    fails(driver.cuMemFree(memory), "INVALID_VALUE")
 
 
 def case_allocation_in_stream_order() -> None:

@@ -61,7 +61,6 @@ def case_context_of_its_own() -> None:
 
 
 def case_unsupported_is_said() -> None:
-    fails(driver.cuMemAllocManaged(64, 1), "NOT_SUPPORTED")
     fails(driver.cuTexRefCreate(), "NOT_SUPPORTED")
 
 

@@ -24,10 +24,21 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     return cuMemAlloc_v2(pointer, *pitch * height);
 }
 
+/* At one address for the host and all devices. */
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned flags)
 {
-    (void)pointer, (void)size, (void)flags;
-    return unsupported("cuMemAllocManaged");
+    CUcontext context;
+    struct allocation made;
+    CUresult result = current_context(&context);
+    if (result == CUDA_SUCCESS)
+        result = refuse_unsafe();
+    if (result == CUDA_SUCCESS && (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = allocate(context, size, MANAGED_MEMORY, LIVE, NULL, flags, &made);
+    if (result == CUDA_SUCCESS)
+        *pointer = made.address;
+    return result;
 }
 
 /* Waits for the device, as the driver does. */
@@ -56,7 +67,9 @@ static CUresult wait_and_free(uintptr_t address, enum memory_kind kind)
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-    return pointer ? wait_and_free(pointer, DEVICE_MEMORY) : CUDA_SUCCESS;
+    struct allocation found;
+    bool managed = pointer && find_memory(pointer, &found) && found.kind == MANAGED_MEMORY;
+    return pointer ? wait_and_free(pointer, managed ? MANAGED_MEMORY : DEVICE_MEMORY) : CUDA_SUCCESS;
 }
 
 CUresult cuMemGetInfo_v2(size_t *left, size_t *total)

@@ -152,7 +152,7 @@ bool own_by_capture(uintptr_t address, uint64_t capture)
 
 bool is_on_device(const struct place *place)
 {
-    return place->id && (place->kind == DEVICE_MEMORY || place->kind == IMPORTED_MEMORY || place->kind == MODULE_MEMORY);
+    return place->id && place->kind != PINNED_MEMORY && place->kind != REGISTERED_MEMORY;
 }
 
 static bool in_heap(uintptr_t address)
@@ -323,7 +323,7 @@ static void give_back(struct allocation *allocation)
         if (fallocate(heap->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                       (off_t)(allocation->address - heap->base), (off_t)allocation->mapped))
             complain("the pages of freed memory stay");
-    } else if (allocation->kind == PINNED_MEMORY) {
+    } else if (allocation->kind == PINNED_MEMORY || allocation->kind == MANAGED_MEMORY) {
         munmap((void *)allocation->address, allocation->mapped);
     } else if (allocation->kind == IMPORTED_MEMORY) {
         munmap((void *)allocation->address, allocation->mapped);

@@ -11,7 +11,7 @@ static bool is_host_memory(const struct allocation *found)
 
 static CUresult pointer_of_host(void *out, const struct allocation *found, uintptr_t address)
 {
-    if (!is_host_memory(found)) {
+    if (!is_host_memory(found) && found->kind != MANAGED_MEMORY) {
         *(void **)out = NULL;
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -42,7 +42,7 @@ static CUresult read_attribute(void *out, CUpointer_attribute attribute, const s
         *(unsigned long long *)out = found->id;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *(char *)out = 0;
+        *(char *)out = found->kind == MANAGED_MEMORY;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)out = found->device ? found->device->ordinal : 0;

@@ -240,7 +240,7 @@ bool add_dependency(CUgraphNode node, CUgraphNode before);
 
 /* ---- memory.c ---- */
 
-enum memory_kind { DEVICE_MEMORY, PINNED_MEMORY, REGISTERED_MEMORY, IMPORTED_MEMORY, MODULE_MEMORY };
+enum memory_kind { DEVICE_MEMORY, PINNED_MEMORY, REGISTERED_MEMORY, IMPORTED_MEMORY, MODULE_MEMORY, MANAGED_MEMORY };
 enum memory_state { PENDING, LIVE, LEAVING };
 
 struct allocation {
