@@ -210,18 +210,31 @@ class DeviceCalls:
         context, key = self._context, self._key(call)
         known = key in self._kinds
         # What blocks of different lengths the others have may change with every call.
-        if not known or (call.ragged and self._kinds[key] is not None and context.config.checks == "on"):
+        if not known or (call.ragged and self._kinds[key] is not None):
             sequence = context.number()
+            found: list[ByNccl | None] = []
 
             def stages() -> Waits:
                 yield from context.opening.agree_on_device(call, sequence)
                 if not known:
                     self._learn(key, call)
+                found.append((yield from self._for_lengths(self._kinds[key], call)))
 
             context.wait(context.in_turn(sequence, stages()), call.collective, sequence, None)
-        elif context.broken is not None:
+            return found[0]
+        if context.broken is not None:
             context.number()
         return self._kinds[key]
+
+    def _for_lengths(self, kind: ByNccl | None, call: Call) -> Generator[Hint | None, None, ByNccl | None]:
+        """The kind of a call, where that is another one for other lengths of its blocks."""
+        from hpccoll.runtime.device_blocks import PlansOfBlocks
+
+        if kind is None or not isinstance(kind.program, PlansOfBlocks):
+            return kind
+        rows, columns = yield from self._context.opening.lengths_in_node(call)
+        program = kind.program.program(self._context.planner.ragged(call, rows, columns))
+        return replace(kind, program=program)
 
     def _key(self, call: Call) -> Key:
         """What tells kinds of calls apart, of facts that all ranks share."""

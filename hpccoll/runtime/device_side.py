@@ -37,7 +37,7 @@ from hpccoll.plans.lower import lower
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.between import Bridge, HopsOf
-from hpccoll.runtime.device_blocks import Blocks
+from hpccoll.runtime.device_blocks import Blocks, PlansOfBlocks
 from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_memory import Lease, Registered
 from hpccoll.runtime.device_program import CROSSING, DeviceProgram
@@ -66,7 +66,7 @@ Groups = tuple[tuple[int, ...], ...]
 class ByNccl:
     """A kind of call that NCCL does: its program, and how elements travel."""
 
-    program: DeviceProgram | Blocks
+    program: DeviceProgram | Blocks | PlansOfBlocks
     travel: Travel
 
     @property
@@ -169,7 +169,7 @@ class DeviceSide:
         if how is None:
             return None
         if call.ragged and call.arithmetic is None:
-            return None if self._by_mpi else self._learn_ragged(how)
+            return None if self._by_mpi else self._learn_ragged(call, how, only)
         count = call.count if call.arithmetic is not None else call.count * call.dtype.itemsize
         counts = call.gives if call.ragged else None
         plan = self._plan(Collective(call.collective, self._size, count, call.root, counts), how, only)
@@ -209,8 +209,14 @@ class DeviceSide:
         needs_cupy = how is not None and (how.kernel is not None or how.divides or _converts(arithmetic))
         return None if needs_cupy and not self._has_cupy else how
 
-    def _learn_ragged(self, how: Travel) -> ByNccl:
+    def _learn_ragged(self, call: Call, how: Travel, only: str) -> ByNccl:
         """Blocks of different lengths that are only moved."""
+        if only != "flat" and only in self.names(call.collective):
+            alike = self._plan(Collective(call.collective, self._size, self._size, call.root), how, only)
+            for step in alike.steps if alike is not None else ():
+                if step.groups not in self._made:
+                    self._make_groups(step.groups)
+            return ByNccl(PlansOfBlocks(only, self._layout, self._rank, self._groups), how)
         groups = self._layout.groups("WORLD")
         if groups not in self._made:
             self._make_groups(groups)
@@ -345,7 +351,8 @@ class DeviceSide:
         scratch = (
             memory.empty(program.scratch_bytes, np.dtype(np.uint8), home) if program.scratch_bytes else None
         )
-        if call.give.size or (take is not None and take.size):
+        passes_on = call.ragged and isinstance(program, DeviceProgram)  # blocks of others, perhaps
+        if call.give.size or (take is not None and take.size) or passes_on:
             if how.operator == SCALED:
                 self._enqueue_scaled(kind, call, output, stream)
             else:
@@ -376,7 +383,7 @@ class DeviceSide:
         bases = [0 if one is None else one.ctypes.data for one in (call.give, output, scratch)]
         if isinstance(kind.program, Blocks):
             kind.program.write(tape, call, bases)
-        else:
+        elif isinstance(kind.program, DeviceProgram):
             kind.program.write(tape, bases, operator)
         if kind.travel.divides and output is not None and output.size:
             tape.kernel(GIVEN, partial(memory.divide, unowned(output), self._size))

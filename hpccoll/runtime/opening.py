@@ -30,7 +30,7 @@ from hpccoll.runtime.fingerprint import (
 )
 from hpccoll.runtime.movement import Movement
 from hpccoll.runtime.one_shot import payload_of
-from hpccoll.runtime.planning import Planned, Planner
+from hpccoll.runtime.planning import Planned, Planner, Rows
 from hpccoll.runtime.ragged import balance, differing, disagreeing, partly_known, shared_counts, vectors
 from hpccoll.runtime.wait import Hint, Waits
 from hpccoll.transports.base import Array
@@ -100,13 +100,22 @@ class Opening:
         both = vectors(call, self._rank, self._size)
         total = yield from self._balanced(call, sequence, both, 0)
         name = self._planner.choose(call, total)
-        rows, columns = {self._rank: both[0]}, {self._rank: both[1]}
-        if name != "direct":
-            yield from self._movement.open()
-            known = yield from self._movement.node_rows(both.ravel())
-            rows = {rank: row[: self._size] for rank, row in known.items()}
-            columns = {rank: row[self._size :] for rank, row in known.items()}
+        if name == "direct":
+            return self._planner.plan_ragged(call, name, {self._rank: both[0]}, {self._rank: both[1]})
+        rows, columns = yield from self.lengths_in_node(call)
         return self._planner.plan_ragged(call, name, rows, columns)
+
+    def lengths_in_node(self, call: Call) -> Generator[Hint | None, None, tuple[Rows, Rows]]:
+        """How many elements each rank of this node gives to each rank, and takes from each, where others do
+        not know.
+        """
+        if not partly_known(call):
+            return {}, {}
+        yield from self._movement.open()
+        both = vectors(call, self._rank, self._size)
+        known = yield from self._movement.node_rows(both.ravel())
+        rows = {rank: row[: self._size] for rank, row in known.items()}
+        return rows, {rank: row[self._size :] for rank, row in known.items()}
 
     def _balanced(
         self, call: Call, sequence: int, both: Array, form: int

@@ -143,15 +143,18 @@ class Planner:
         key = (call.collective, call.root, call.dtype.itemsize, name, known)
         planned = self._cache.get(key)
         if planned is None:
-            collective = self._ragged(call, gives, takes)
+            collective = self.ragged(call, gives, takes)
             tuning = self._tuning(native=True, order=Order.ANY)
             plan = make_plan(name, collective, self._layout, segment=tuning.segment_bytes)
             planned = Planned(plan, Schedule(lower(plan, self._rank)), _uses_node(plan))
             self._keep(key, planned)
         return planned
 
-    def _ragged(self, call: Call, gives: Rows, takes: Rows) -> Collective:
+    def ragged(self, call: Call, gives: Rows, takes: Rows) -> Collective:
+        """A call with blocks of different lengths, in bytes, from what some ranks give and take."""
         name, size, itemsize = call.collective, self._layout.size, call.dtype.itemsize
+        if call.collective == "allgather":
+            return Collective(name, size, 0, counts=tuple(itemsize * count for count in call.takes or ()))
         if name == "alltoall":
             rows = {rank: tuple((row * itemsize).tolist()) for rank, row in gives.items()}
             columns = {rank: tuple((column * itemsize).tolist()) for rank, column in takes.items()}

@@ -57,7 +57,7 @@ def test_calls_made_again_on_the_same_memory(communicator: Make, layout: str, st
                 attempt.check()
 
 
-@layouts({"": (2, 3), "2+2": (4,), "3+1": (4,)})
+@layouts({"": (2, 3), "2+2": (4,), "3+1": (4,), "cyclic:2+2": (4,)})
 def test_blocks_of_different_lengths(communicator: Make, layout: str, stream: int) -> None:
     comm = communicator(layout=layout)
     size = comm.size
@@ -70,7 +70,12 @@ def test_blocks_of_different_lengths(communicator: Make, layout: str, stream: in
         for order in ("packed", "gaps", "backwards"):
             jobs = [Ragged(collective, counts, order=order, root=size - 1)]
             for job in every_place(jobs):
-                perform(comm, job, stream)
+                for name in device_plans(comm, collective):
+                    before = comm.tally()[collective, name]
+                    with comm.forced(name):
+                        perform(comm, job, stream)
+                    if collective != "reduce_scatter":
+                        assert comm.tally()[collective, name] == before + 1
     assert None not in comm._context.on_devices._kinds.values()  # none went over the host
 
 
