@@ -65,6 +65,7 @@ class Bridge:
         self._word: Array = self._flag.bytes()[:4].view(np.uint32)
         self._word[0] = 0
         self._count = 0
+        self._given_up = False
         self._waiting: deque[Crossing] = deque()
         self._moving: deque[Crossing] = deque()
         self._begun: list[Crossing] = []
@@ -104,6 +105,8 @@ class Bridge:
             yield None
 
     def _turn(self) -> None:
+        if self._given_up:
+            raise AbortedError("the communicator was given up")
         while self._waiting and self._device.reached(self._waiting[0].event):
             crossing = self._waiting.popleft()
             self._device.give_back(crossing.event)
@@ -117,6 +120,7 @@ class Bridge:
 
     def open(self) -> None:
         """Nobody waits any more: the communicator is given up."""
+        self._given_up = True
         self._word[0] = self._count % 2**32
 
     def close(self) -> None:

@@ -318,6 +318,8 @@ class Context:
 
     def failed(self, error: BaseException, collective: str, sequence: int, stages: Waits | None) -> None:
         """Note an error; after one in the middle of a call no later call can be right."""
+        if self.broken is not None:
+            return  # this call falls with the one that broke the communicator
         if isinstance(error, HpccollError):
             self.last_error = error
         if isinstance(error, (UsageError, MismatchError, ResourceError)):

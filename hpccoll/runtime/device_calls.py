@@ -124,6 +124,8 @@ class DeviceCalls:
                 side.look(kind)
                 yield None
             side.look(kind)  # what a lost rank ends is complete too, and wrong
+            if context.broken is not None:
+                context.number()
             running.event = None
             side.device.give_back(done)
             side.kept.look()

@@ -187,10 +187,12 @@ class Bound:
             return device.mark(self._on)
 
     def complete(self, event: Any) -> bool:
-        """Raises AbortedError when NCCL has failed: what a lost rank ends is complete too, and wrong."""
+        """Raises AbortedError when NCCL or MPI has failed: what that ends is complete too, and wrong."""
         side = self._context.on_devices.side
         reached = side.device.reached(event)
         side.look(self._kind)
+        if self._context.broken is not None:
+            self._context.number()
         return reached
 
     def release(self) -> None:

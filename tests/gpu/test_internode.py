@@ -120,17 +120,28 @@ def test_closed_with_calls_under_way(communicator: Make, layout: str, stream: in
 
 
 @layouts({"1+1": (2,)})
-def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int) -> None:
-    """The call has returned: who waits for the device goes on, and the next call says why it is no use."""
+@pytest.mark.parametrize("how", ["blocking", "started", "persistent"])
+def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int, how: str) -> None:
+    """Who waits for the device goes on, and learns from the request, or from the next call."""
     comm = hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi", timeout_s=2)
     send, receive = mirror(np.ones(8), stream), mirror(np.zeros(8), stream)
-    comm.Allreduce(send, receive)
-    receive.download()
+    bound = comm.Allreduce_init(send, receive)
+    bound.Start()
+    bound.Wait()
     MPI.COMM_WORLD.Barrier()
     if comm.rank == 0:
-        comm.Allreduce(send, receive)
-        receive.download()
-        with pytest.raises(hpccoll.HpccollError, match="is not complete after 2 s"):
+        if how == "blocking":
+            comm.Allreduce(send, receive)
+            receive.download()
+        else:
+            request = comm.Iallreduce(send, receive) if how == "started" else bound
+            if how == "persistent":
+                bound.Start()
+            with pytest.raises(hpccoll.HpccollError, match="is not complete after 2 s"):
+                request.Wait()
+        with pytest.raises(
+            hpccoll.AbortedError, match="broken since an earlier call.*not complete after 2 s"
+        ):
             comm.Allreduce(send, receive)
         assert isinstance(comm.last_error, hpccoll.CollectiveTimeoutError)
     MPI.COMM_WORLD.Barrier()
