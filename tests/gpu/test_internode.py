@@ -140,7 +140,7 @@ def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int, h
             with pytest.raises(hpccoll.HpccollError, match="is not complete after 2 s"):
                 request.Wait()
         with pytest.raises(
-            hpccoll.AbortedError, match="broken since an earlier call.*not complete after 2 s"
+            hpccoll.AbortedError, match=r"broken since an earlier call.*not complete after 2 s"
         ):
             comm.Allreduce(send, receive)
         assert isinstance(comm.last_error, hpccoll.CollectiveTimeoutError)
