@@ -68,18 +68,19 @@ class Registered:
         self._leases: list[tuple[weakref.ref[Lease], Memory]] = []
         self._known: dict[int, list[tuple[NcclGroup, Callable[[], object]]]] = {}
 
-    def allocate(self, nbytes: int, world: NcclGroup | None, others: Iterable[NcclGroup]) -> Lease:
+    def allocate(
+        self, nbytes: int, world: NcclGroup | None, others: Iterable[NcclGroup], *, by_nccl: bool
+    ) -> Lease:
         """Memory for an array of this rank.  Collective.
 
-        `world`: the communicator of all ranks, None where NCCL is not used; `others`: of groups.  Raises:
-        ResourceError on all ranks, when one has no memory, or NCCL does not register it.
+        `world`: the communicator of all ranks, None where there is none; `others`: of groups; `by_nccl`:
+        whether NCCL is used at all.  Raises: ResourceError on all ranks, when one has no memory, or NCCL
+        does not register it.
         """
         self._sweep()
         nbytes = -(-max(nbytes, 1) // SMALLEST) * SMALLEST
         memory: list[Memory] = []
-        sizes = self._agreed(
-            lambda: memory.append(Memory(nbytes, self._ordinal, world is not None)), nbytes, "memory"
-        )
+        sizes = self._agreed(lambda: memory.append(Memory(nbytes, self._ordinal, by_nccl)), nbytes, "memory")
         (made,) = memory
         known = self._known[made.address] = []
         if world is not None:
@@ -90,8 +91,8 @@ class Registered:
                     known.append((world, world.register(made.address, nbytes, window=window)))
 
             self._agreed(register, nbytes, "registered memory")
-            for group in others:
-                self._tell(group, made)
+        for group in others:
+            self._tell(group, made)
         lease = Lease(made)
         self._leases.append((weakref.ref(lease), made))
         return lease

@@ -253,14 +253,13 @@ class DeviceSide:
     def allocate(self, nbytes: int) -> Lease:
         """Memory on the device that all communicators know.  Collective; see `Registered.allocate`."""
         world = None
-        if not self.reason and self._size > 1:
+        if not self.reason and not self._by_mpi and self._size > 1:
             groups = self._layout.groups("WORLD")
             if groups not in self._made:
                 self._make_groups(groups)
             world = self._groups[groups[0]]
-        return self.memory.allocate(
-            nbytes, world, [group for group in self._groups.values() if group is not world]
-        )
+        others = [group for group in self._groups.values() if group is not world]
+        return self.memory.allocate(nbytes, world, others, by_nccl=not self.reason)
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -442,12 +441,13 @@ class DeviceSide:
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
         self.memory.close()
-        if self.bridge is not None:
-            self.bridge.close()
         for inner in self._inner.values():
             inner.let_go()
         self._groups.clear()
-        self.pinned.close()
+        with self.device:
+            if self.bridge is not None:
+                self.bridge.close()
+            self.pinned.close()
         self.elsewhere.close()
         self.device.close((self._network, self.own_stream))
 

@@ -140,3 +140,14 @@ def test_over_the_host_too(communicator: Make, layout: str, stream: int, log: li
     comm.Allreduce(array, result)
     assert (result.get() == 1).all()
     assert log == []
+
+
+@layouts({"2+2": (4,)})
+def test_between_nodes_by_mpi(communicator: Make, layout: str, stream: int, log: list[str]) -> None:
+    """NCCL has no communicator of all ranks then."""
+    comm = hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi")
+    array, result = comm.full(9, 1.0, device="cuda"), comm.empty(9, device="cuda")
+    comm.Allreduce(array, result)
+    assert (result.get() == 4).all()
+    assert log == ["buffer of 2", "buffer of 2"]
+    comm.close()
