@@ -28,6 +28,7 @@ from hpccoll.runtime.planning import Explanation, order_of
 from hpccoll.runtime.progress import Running
 from hpccoll.runtime.request import PersistentRequest, Request
 from hpccoll.topology.machine import Machine
+from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -196,7 +197,7 @@ class Base(_Intracomm):
     ) -> Any:
         """As `empty`, filled with zeros."""
         array = self.empty(shape, dtype, device=device)
-        array[...] = np.zeros((), array.dtype)
+        _fill(array, np.zeros((), array.dtype))
         return array
 
     def full(
@@ -209,7 +210,7 @@ class Base(_Intracomm):
     ) -> Any:
         """As `empty`, filled with a value; its dtype is that of the value where none is given."""
         array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, device=device)
-        array[...] = fill_value
+        _fill(array, np.asarray(fill_value, array.dtype))
         return array
 
     # --- life -----------------------------------------------------------------------------------
@@ -343,6 +344,17 @@ def _stream_for(call: Call, stream: Any) -> int:
     return stream_handle(stream)
 
 
+def _fill(array: Any, value: Array) -> None:
+    """Set all elements of an array, which may be one of CuPy on a device that is not current."""
+    if isinstance(array, np.ndarray):
+        array[...] = value
+        return
+    import cupy
+
+    with array.device:
+        array[...] = cupy.asarray(value)
+
+
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
     try:
         lengths = tuple(map(index, shape if isinstance(shape, (tuple, list)) else (shape,)))
@@ -350,6 +362,8 @@ def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
         raise UsageTypeError(f"shape is {shape!r}: must be a number, or a tuple of numbers") from None
     if min(lengths, default=0) < 0:
         raise UsageError(f"shape is {shape!r}: must have no negative length")
+    if max(lengths, default=0) > np.iinfo(np.intp).max:
+        raise UsageError(f"shape is {shape!r}: must have lengths that fit in an integer of the machine")
     return lengths
 
 

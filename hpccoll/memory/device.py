@@ -6,6 +6,7 @@ CuPy's kernels do strided copies and divisions.  All is ordered by `Home.stream`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -35,7 +36,7 @@ class _Allocation:
         self._free, self._home = driver.cuMemFreeAsync, home._replace(owner=None)
 
     def __del__(self) -> None:
-        if hasattr(self, "_free"):
+        if hasattr(self, "_free") and not sys.is_finalizing():
             with current(self._home.device):
                 self._free(self.address, self._home.stream)
 

@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 _AT_LEAST = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
 
 
+class Passage:
+    """The steps between nodes of one call; `whole` once the call is enqueued."""
+
+    def __init__(self) -> None:
+        self.crossings: list[Crossing] = []
+        self.whole = False
+
+    @property
+    def over(self) -> bool:
+        return self.whole and all(crossing.done for crossing in self.crossings)
+
+
 @dataclass
 class Crossing:
     """A step of one call on its way: `give`, `take` are in pinned memory."""
@@ -68,7 +80,7 @@ class Bridge:
         self._given_up = False
         self._waiting: deque[Crossing] = deque()
         self._moving: deque[Crossing] = deque()
-        self._begun: list[Crossing] = []
+        self._passage = Passage()  # of the call that is being enqueued
 
     def leave(self, hop: Hop, address: int, stream: int) -> Crossing:
         """Enqueue the way of the elements at an address to the host."""
@@ -78,7 +90,8 @@ class Bridge:
         take = self._pinned.take(hop.take_bytes) if hop.take_bytes else None
         self._count += 1
         crossing = Crossing(self._count, self._device.mark(stream), hop, room, take)
-        self._begun.append(crossing)
+        self._passage.crossings.append(crossing)
+        self._waiting.append(crossing)
         return crossing
 
     def land(self, crossing: Crossing, address: int, stream: int) -> None:
@@ -89,15 +102,14 @@ class Bridge:
             to_device(address, crossing.take.address, crossing.hop.take_bytes, stream)
             self._kept.until_now(stream, crossing.take, self._pinned.give_back)
 
-    def begun(self) -> list[Crossing]:
-        """What was enqueued since the last time; the host's part of it may begin."""
-        begun, self._begun = self._begun, []
-        self._waiting += begun
-        return begun
+    def passage(self) -> Passage:
+        """For the call that is enqueued next."""
+        self._passage = Passage()
+        return self._passage
 
-    def stages(self, crossings: Sequence[Crossing]) -> Waits:
-        """The host's part, until these are over.  What goes wrong here leaves a call half done."""
-        while not all(crossing.done for crossing in crossings):
+    def stages(self, passage: Passage) -> Waits:
+        """The host's part, until it is over.  What goes wrong here leaves a call half done."""
+        while not passage.over:
             try:
                 self._turn()
             except (UsageError, MismatchError, ResourceError) as error:

@@ -167,7 +167,7 @@ class Context:
         """
         with self._alone("empty"):
             if device is not None:
-                self.on_devices.wait_for_mpi()  # memory is let go of now, for which the device is waited
+                self.on_devices.sweep()
             sequence = self.number()
             self._areas += 1
             made: list[Any] = []

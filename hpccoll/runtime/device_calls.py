@@ -26,10 +26,11 @@ from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
 from hpccoll.runtime.wait import Hint, Waits
-from hpccoll.topology.gpus import choose_ordinal
+from hpccoll.topology.gpus import choose_ordinal, visible_devices
 from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
+    from hpccoll.runtime.between import Passage
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl, DeviceSide
     from hpccoll.runtime.streams import Pinned
@@ -89,9 +90,11 @@ class DeviceCalls:
         if kind is None:
             sequence = self._context.number()
             self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
-        elif self.side.elsewhere.are_needed(call):
-            self.repeat(kind, self._visiting(call), self.side.own_stream)
-            self.side.elsewhere.leave(call)
+        elif self.side.elsewhere.are_needed(call, stream):
+            self._check_capture(kind, call, stream)
+            self._enqueue(kind, self._visiting(call, stream), self.side.own_stream)
+            self.side.elsewhere.leave(call, stream)
+            self._wait_without_worker(kind)
         else:
             self.repeat(kind, call, _stream_of(call) if stream is None else stream)
         return kind
@@ -100,13 +103,9 @@ class DeviceCalls:
         """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
-        if kind.by_mpi and self._captured(stream):
-            sequence = self._context.number()
-            stages = self._refused_in_graph(call, sequence, "goes between nodes by MPI")
-            self._context.wait(stages, call.collective, sequence, None)
+        self._check_capture(kind, call, stream)
         self._enqueue(kind, call, stream)
-        if kind.by_mpi and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            self.wait_for_mpi()  # there is no worker, and the stream may be waited for outside of hpccoll
+        self._wait_without_worker(kind)
 
     def start(self, call: Call) -> Running:
         """As `run`, on the communicator's own stream, behind what is on the caller's."""
@@ -115,9 +114,11 @@ class DeviceCalls:
         if kind is None:
             sequence = context.number()
             return context.begin(self._over_host(call, None, sequence), call.collective, sequence)
-        here = self._visiting(call) if side.elsewhere.are_needed(call) else call
+        self.refuse_in_graph(call, None, "is a started one")
+        here = self._visiting(call, None) if side.elsewhere.are_needed(call, None) else call
         self._enqueue(kind, here, side.own_stream)
-        done = side.device.mark(side.own_stream)
+        with side.device:
+            done = side.device.mark(side.own_stream)
 
         def stages() -> Waits:
             while not side.device.reached(done):
@@ -132,7 +133,8 @@ class DeviceCalls:
 
         running = context.running(stages(), call.collective, sequence=-1)
         running.event = done
-        running.block = partial(self._block, running, call)
+        if not kind.by_mpi or _has_worker():  # else who waits on the host moves MPI on
+            running.block = partial(self._block, running, call)
         PROGRESS.add(running)
         return running
 
@@ -147,10 +149,14 @@ class DeviceCalls:
         if event is not None:
             self.side.elsewhere.follow(call, _stream_now(call) if stream is None else stream, event)
 
-    def _visiting(self, call: Call) -> Call:
+    def _visiting(self, call: Call, stream: int | None) -> Call:
         """A call on arrays of other devices, as one on copies of them on the communicator's."""
-        with self.side.device:
-            return self.side.elsewhere.visit(call)
+        try:
+            with self.side.device:
+                return self.side.elsewhere.visit(call, stream)
+        except BaseException as error:
+            give_up(self._context, error, call.collective)
+            raise
 
     def why_not_bound(self, call: Call) -> UsageError | None:
         """Why a persistent call cannot be made of these arrays."""
@@ -166,26 +172,37 @@ class DeviceCalls:
         )
 
     def _enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
+        passage = self._cross(call) if kind.by_mpi else None
         try:
             with self.side.device:
                 self.side.enqueue(kind, call, stream)
         except BaseException as error:
             give_up(self._context, error, call.collective)
             raise
-        if kind.by_mpi:
-            self._cross(call)
+        finally:
+            if passage is not None:
+                passage.whole = True
         self._context.tally[call.collective, kind.program.name] += 1
-        if stream not in (_stream_of(call), self.side.own_stream):
+        arrays = (call.give,) if call.take is None else (call.give, call.take.flat)
+        # Copies made for it go in the order of their own stream; what a graph uses is the caller's to keep.
+        if any(home_of(array).stream != stream for array in arrays) and not self._captured(stream):
             self.side.kept.until_now(stream, call)
 
-    def _cross(self, call: Call) -> None:
-        """Start the host's part of the steps between nodes that were just enqueued."""
+    def _cross(self, call: Call) -> Passage:
+        """Start the host's part of the steps between nodes that are enqueued next."""
         bridge = self.side.bridge
         assert bridge is not None
-        stages = bridge.stages(bridge.begun())
+        passage = bridge.passage()
         # The device may first be busy with the caller's work for long; MPI's part has a deadline of its own.
+        stages = bridge.stages(passage)
         self._crossing = self._context.running(stages, call.collective, -1, timeout_s=math.inf)
         PROGRESS.add(self._crossing)
+        return passage
+
+    def _wait_without_worker(self, kind: ByNccl) -> None:
+        """The stream may be waited for outside of hpccoll, where nothing moves MPI on without a worker."""
+        if kind.by_mpi and not _has_worker():
+            self.wait_for_mpi()
 
     def wait_for_mpi(self) -> None:
         """Until all that goes between nodes by MPI has been there.  Raises its errors."""
@@ -196,6 +213,18 @@ class DeviceCalls:
                 raise crossing.error
 
     # --- CUDA graphs ----------------------------------------------------------------------------
+
+    def _check_capture(self, kind: ByNccl, call: Call, stream: int | None) -> None:
+        """Raises UsageError on all ranks where a graph is to have a call that MPI takes part in."""
+        if kind.by_mpi:
+            self.refuse_in_graph(call, stream, "goes between nodes by MPI")
+
+    def refuse_in_graph(self, call: Call, stream: int | None, why: str) -> None:
+        """Raises UsageError on all ranks, if the stream of a call is captured."""
+        if self._captured(_stream_of(call) if stream is None else stream):
+            sequence = self._context.number()
+            stages = self._refused_in_graph(call, sequence, why)
+            self._context.wait(stages, call.collective, sequence, None)
 
     def _captured(self, stream: int) -> bool:
         with self.side.device:
@@ -264,12 +293,21 @@ class DeviceCalls:
 
     # --- memory ---------------------------------------------------------------------------------
 
+    def sweep(self) -> None:
+        """Let go of memory that no array is in any more; waits for the device."""
+        self.wait_for_mpi()
+        if self._side is not None:
+            self._side.memory.sweep()
+
     def check_allocation(self, dtype: np.dtype[Any], device: int | str) -> None:
         """Raises: UsageError for an array that cannot be had where it was asked for."""
         if find_spec("cupy") is None:
             raise UsageError("an array on a device is one of CuPy, which is not installed here")
-        if device != "cuda" and (not isinstance(device, int) or device < 0):
-            raise UsageError(f'device is {device!r}: must be an ordinal, or "cuda"')
+        if device != "cuda":
+            there = len(visible_devices())
+            number = -1 if isinstance(device, (str, bool)) else device
+            if not isinstance(number, (int, np.integer)) or not 0 <= number < there:
+                raise UsageError(f'device is {device!r}: must be an ordinal below {there}, or "cuda"')
         if self._side is not None and device not in ("cuda", self._side.device.ordinal):
             raise UsageError(f"device is {device}: that of the communicator is {self._side.device.ordinal}")
         import cupy
@@ -287,7 +325,7 @@ class DeviceCalls:
 
         if self._side is None and self._ordinal is None:
             yield from self._choose()
-        asked = self._ordinal if isinstance(device, str) else device
+        asked = self._ordinal if isinstance(device, str) else int(device)
         side = self._made_side(asked or 0)
         lease = side.allocate(math.prod(shape) * dtype.itemsize)
         return array_in(lease, shape, dtype, side.device.ordinal)
@@ -295,16 +333,17 @@ class DeviceCalls:
     # --- over the host --------------------------------------------------------------------------
 
     def _over_host(self, call: Call, stream: int | None, sequence: int) -> Waits:
-        if self.side.elsewhere.are_needed(call):
-            yield from self._over_host_here(self._visiting(call), self.side.own_stream, sequence)
-            self.side.elsewhere.leave(call)
+        current = _stream_of(call) if stream is None else stream
+        if self._captured(current):
+            yield from self._refused_in_graph(call, sequence, "goes over the host")
+        if self.side.elsewhere.are_needed(call, stream):
+            yield from self._over_host_here(self._visiting(call, stream), self.side.own_stream, sequence)
+            self.side.elsewhere.leave(call, stream)
         else:
-            yield from self._over_host_here(call, _stream_of(call) if stream is None else stream, sequence)
+            yield from self._over_host_here(call, current, sequence)
 
     def _over_host_here(self, call: Call, stream: int, sequence: int) -> Waits:
         side, give = self.side, call.give
-        if self._captured(stream):
-            yield from self._refused_in_graph(call, sequence, "goes over the host")
         with side.device:
             room = side.pinned.take(give.nbytes)
         yield from self._fetch(give, room, stream)
@@ -362,6 +401,10 @@ class DeviceCalls:
                 self.replays.forget()
             self._side.release()
             self._side = self.replays = None
+
+
+def _has_worker() -> bool:
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
 def _stream_of(call: Call) -> int:

@@ -11,6 +11,7 @@ of `comm.empty`, or when the communicator is closed.
 from __future__ import annotations
 
 import json
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -45,7 +46,7 @@ class Memory:
                 self._free = driver.cuMemFree
 
     def __del__(self) -> None:
-        if hasattr(self, "address"):
+        if hasattr(self, "address") and not sys.is_finalizing():
             with current(self._ordinal):
                 driver.cuCtxSynchronize()  # to take memory away from what runs is an error on the device
                 self._free(self.address)
@@ -77,7 +78,6 @@ class Registered:
         whether NCCL is used at all.  Raises: ResourceError on all ranks, when one has no memory, or NCCL
         does not register it.
         """
-        self._sweep()
         nbytes = -(-max(nbytes, 1) // SMALLEST) * SMALLEST
         memory: list[Memory] = []
         sizes = self._agreed(lambda: memory.append(Memory(nbytes, self._ordinal, by_nccl)), nbytes, "memory")
@@ -112,8 +112,8 @@ class Registered:
         while self._leases:
             self._forget(self._leases.pop()[1])
 
-    def _sweep(self) -> None:
-        """Let go of what no array is in any more."""
+    def sweep(self) -> None:
+        """Let go of what no array is in any more.  Waits for the device, so never during a turn."""
         unused = [one for one in self._leases if one[0]() is None]
         self._leases = [one for one in self._leases if one not in unused]
         while unused:

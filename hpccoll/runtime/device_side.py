@@ -411,7 +411,8 @@ class DeviceSide:
 
     def order(self, array: Array, stream: int) -> None:
         """What comes on `stream` finds the array as its own stream leaves it."""
-        self.device.behind(stream, home_of(array).stream)
+        if array.size:  # an empty one may be anywhere
+            self.device.behind(stream, home_of(array).stream)
 
     def look(self, kind: ByNccl) -> None:
         """Raises AbortedError when NCCL has failed."""
@@ -440,6 +441,8 @@ class DeviceSide:
 
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
+        if self.bridge is not None:
+            self.bridge.open()
         self.memory.close()
         for inner in self._inner.values():
             inner.let_go()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mpi4py import MPI
 
+from hpccoll.arrays.buffer import DerivedBuffer
 from hpccoll.arrays.device import current_stream, home_of, stream_finder, stream_handle
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
@@ -125,6 +126,7 @@ class Bound:
         home = home_of(call.give if call.take is None else call.take.flat)
         self._owner, self._own_stream = home.owner, home.stream
         self._find = stream_finder(self._owner)
+        self._derived = any(isinstance(buffer, DerivedBuffer) for buffer in (*call.reads, call.take))
         replays = context.on_devices.replays
         assert replays is not None
         self._known = replays.known(call, kind)
@@ -157,6 +159,8 @@ class Bound:
             self._lock.release()
 
     def _start_with_care(self, current: int, stream: int) -> None:
+        if self._derived:  # whose copies take memory of CuPy's pool, which a graph would not keep
+            self._context.on_devices.refuse_in_graph(self._call, stream, "has items of derived datatypes")
         with self._context.on_devices.side.device as device:
             device.behind(self._own_stream, current)  # where strided arrays are packed
         self._call.refill()

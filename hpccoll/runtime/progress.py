@@ -96,6 +96,7 @@ class Running:
         self.error = error
         self.done = True
         self._stages = _over()  # lets go of the caller's buffers
+        self.block = None  # and so does this
         self._tell_all()
 
     def tell(self, action: Callable[[], None]) -> None:

@@ -69,10 +69,11 @@ class _Waiting(MPI.Request):
         if running is None:
             return
         running.check_process()
-        if running.block is None:
+        block = running.block  # the worker takes it away once the call is complete
+        if block is None:
             PROGRESS.wait(running)
         else:
-            running.block(None if stream is None else stream_handle(stream))
+            block(None if stream is None else stream_handle(stream))
 
     @property
     def _hidden(self) -> bool:

@@ -6,6 +6,7 @@ Streams, events and addresses are plain integers.  Nothing here waits for a devi
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,11 +54,10 @@ class Device:
 
     def event(self) -> Any:
         """An event that nobody uses any more, or a fresh one."""
-        return (
-            self._events.pop()
-            if self._events
-            else checked(driver.cuEventCreate(_EVENT_FLAGS), "cuEventCreate")
-        )
+        try:  # not `if`: the worker takes events too
+            return self._events.pop()
+        except IndexError:
+            return checked(driver.cuEventCreate(_EVENT_FLAGS), "cuEventCreate")
 
     def mark(self, stream: int) -> Any:
         """An event that is complete once all that is on a stream by now is."""
@@ -128,8 +128,10 @@ class PinnedPool:
 
     def take(self, nbytes: int) -> Pinned:
         room = max(4096, 1 << (max(nbytes, 1) - 1).bit_length())
-        free = self._free.setdefault(room, [])
-        return free.pop() if free else Pinned(room)
+        try:  # not `if`: the worker takes memory too
+            return self._free.setdefault(room, []).pop()
+        except IndexError:
+            return Pinned(room)
 
     def give_back(self, pinned: Pinned) -> None:
         self._free[pinned.nbytes].append(pinned)
@@ -161,15 +163,22 @@ class Kept:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._kept: deque[tuple[Any, Any, Callable[[Any], object]]] = deque()
+        self._looking = threading.Lock()
 
     def until_now(self, stream: int, thing: Any, then: Callable[[Any], object] = id) -> None:
         """Keep a thing until all that is on a stream by now is done; `then` is called with it."""
-        self._kept.append((self._device.mark(stream), thing, then))
+        with self._device:
+            self._kept.append((self._device.mark(stream), thing, then))
         self.look()
 
     def look(self) -> None:
         """Let go of what is not used any more."""
-        while self._kept and self._device.reached(self._kept[0][0]):
-            event, thing, then = self._kept.popleft()
-            self._device.give_back(event)
-            then(thing)
+        if not self._looking.acquire(blocking=False):
+            return  # another thread does, or this one, in whose midst something is let go of
+        try:
+            while self._kept and self._device.reached(self._kept[0][0]):
+                event, thing, then = self._kept.popleft()
+                self._device.give_back(event)
+                then(thing)
+        finally:
+            self._looking.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple
 
+import cupy
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -15,6 +16,7 @@ from tests.collectives.conftest import Make
 from tests.gpu.memory import (
     DeviceAttempt,
     Mirror,
+    captured,
     current_device,
     device_count,
     device_plans,
@@ -158,6 +160,67 @@ def test_persistent_calls_say_that_they_cannot(
     with pytest.raises(hpccoll.UsageError, match=r"rank 1.*device 2: the communicator's device is 1"):
         make(array)
     perform(at_home, Job("allreduce", 5), stream)
+
+
+@layouts({"": (2,)})
+def test_a_given_stream(at_home: hpccoll.Communicator, layout: str, there: There, stream: int) -> None:
+    """Of either device: the call is behind it, and it behind the call."""
+    total = sum(range(1, at_home.size + 1))
+    for device, given in ((there.device, None), (there.home, stream)):
+        with using(device):
+            other = make_stream() if given is None else given
+        with using(there.device):
+            send, receive = (mirror(np.zeros(A_LONG_TIME), there.stream) for _ in "ab")
+            send.view[:] = at_home.rank + 1
+            send.upload_later()
+        at_home.Allreduce(send, receive, stream=other)
+        with using(there.device):
+            assert (receive.download(other) == total).all()
+
+
+@layouts({"": (2,)})
+def test_a_stream_of_another_device_is_current(
+    at_home: hpccoll.Communicator, layout: str, there: There, device: int
+) -> None:
+    with cupy.cuda.Device(there.device):
+        far, far_result = cupy.full(10, at_home.rank + 1.0), cupy.zeros(10)
+        far_stream = cupy.cuda.Stream(non_blocking=True)
+    near, near_result = cupy.full(10, at_home.rank + 1.0), cupy.zeros(10)
+    cupy.cuda.Device(there.device).synchronize()
+    cupy.cuda.Device(device).synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as current:
+        at_home.Allreduce(far, far_result)
+        current.synchronize()
+    with cupy.cuda.Device(there.device), far_stream:
+        at_home.Allreduce(near, near_result)
+        far_stream.synchronize()
+    with cupy.cuda.Device(there.device):
+        assert (far_result.get() == sum(range(1, at_home.size + 1))).all()
+    assert (near_result.get() == sum(range(1, at_home.size + 1))).all()
+
+
+@layouts({"": (2,)})
+def test_an_empty_array_is_anywhere(
+    at_home: hpccoll.Communicator, layout: str, there: There, stream: int
+) -> None:
+    with using(there.device):
+        give = mirror(np.zeros(0 if at_home.rank else 10), there.stream)
+    every = mirror(np.full(10, 7.0), stream)
+    at_home.Allgatherv(give, [every, [10, 0]])
+    assert (every.download() == 0).all()
+
+
+@layouts({"": (2,)})
+def test_a_refused_capture_goes_on(communicator: Make, layout: str, there: There, stream: int) -> None:
+    comm = communicator(layout=layout)
+    perform(comm, Job("allreduce", 1), stream)
+    with using(there.device):
+        send, receive = mirror(np.ones(8, "g"), there.stream), mirror(np.zeros(8, "g"), there.stream)
+        comm.Allreduce(send, receive)
+        with captured(there.stream), pytest.raises(hpccoll.UsageError, match="over the host"):
+            comm.Allreduce(send, receive)
+        comm.Allreduce(send, receive)
+        assert (receive.download() == comm.size).all()
 
 
 def test_no_context_on_other_devices() -> None:

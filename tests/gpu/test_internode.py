@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 
+import cupy
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -11,6 +13,7 @@ from mpi4py import MPI
 import hpccoll
 from tests.collectives.conftest import Make
 from tests.gpu.memory import DeviceAttempt, captured, device_plans, make_stream, mirror, perform, perform_all
+from tests.support.launch import run_ranks
 from tests.support.layouts import layouts
 from tests.support.oracle import COLLECTIVES, Job, every_place, every_root, in_line
 from tests.support.oracle.elements import NUMBERS, operators
@@ -146,3 +149,88 @@ def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int, h
         assert isinstance(comm.last_error, hpccoll.CollectiveTimeoutError)
     MPI.COMM_WORLD.Barrier()
     comm.let_go()
+
+
+@layouts({"1+1": (2,)})
+def test_an_error_of_the_program(communicator: Make, layout: str, stream: int) -> None:
+    """Calls that are under way end; nobody waits for ever."""
+    send, receive = mirror(np.ones(1000), stream), mirror(np.zeros(1000), stream)
+    mpi = communicator(layout=layout)
+
+    def program() -> None:
+        with hpccoll.Communicator(mpi, layout=layout, internode="mpi") as comm:
+            comm.Allreduce(send, receive)
+            comm.Allreduce(send, receive)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        program()
+    receive.download()
+
+
+@layouts({"1+1": (2,)})
+def test_device_memory_is_freed_in_the_midst_of_calls(communicator: Make, layout: str, device: int) -> None:
+    """Which waits for the device, wherever garbage is collected."""
+    comm, before = communicator(layout=layout, internode="mpi"), gc.get_threshold()
+    result = cupy.zeros(2000)
+    with cupy.cuda.using_allocator(None):
+        gc.set_threshold(20)
+        try:
+            for turn in range(30):
+                array = cupy.full(1000, float(turn))
+                comm.Iallreduce(MPI.IN_PLACE, array).Wait()
+                comm.Allreduce(array, result[::2])
+                assert result[0].get() == 4 * turn
+                comm.empty(100, device="cuda")
+        finally:
+            gc.set_threshold(*before)
+
+
+@layouts({"1+1": (2,)})
+def test_many_calls_under_way(communicator: Make, layout: str, stream: int) -> None:
+    """The worker and this thread share what is kept until a stream is through."""
+    comm, before = communicator(layout=layout, internode="mpi"), sys.getswitchinterval()
+    streams = [stream, make_stream(), make_stream()]
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(8):
+            pairs = [
+                (mirror(np.full(1000, float(100 * turn + k + comm.rank)), one), mirror(np.zeros(1000), one))
+                for k, one in enumerate(8 * streams)
+            ]
+            requests = [
+                comm.Iallreduce(*pair) if k % 2 else comm.Allreduce(*pair) for k, pair in enumerate(pairs)
+            ]
+            for request in filter(None, requests):
+                request.Wait()
+            for k, (_, receive) in enumerate(pairs):
+                assert (receive.download() == 2 * (100 * turn + k) + 1).all()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_without_a_worker() -> None:
+    code = """
+import mpi4py
+mpi4py.rc.thread_level = "funneled"
+import numpy as np
+from mpi4py import MPI
+import hpccoll
+from tests.gpu.memory import make_stream, mirror, use_device
+use_device(MPI.COMM_WORLD.rank)
+stream = make_stream()
+with hpccoll.Communicator(MPI.COMM_WORLD, layout="1+1", internode="mpi") as comm:
+    send, receive = mirror(np.ones(1000), stream), mirror(np.zeros(1000), stream)
+    for _ in range(3):
+        comm.Allreduce(send, receive)
+        assert (receive.download() == 2).all()
+    request = comm.Iallreduce(send, send)
+    request.block_stream()
+    assert (send.download() == 2).all()
+    bound = comm.Allreduce_init(send, receive)
+    bound.Start()
+    assert (receive.download() == 4).all()
+    bound.Wait()
+"""
+    result = run_ranks(2, ["-c", code], timeout_s=60)
+    assert result.returncode == 0, result.stderr

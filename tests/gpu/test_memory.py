@@ -115,6 +115,9 @@ def test_what_cannot_be_had(communicator: Make, layout: str, stream: int) -> Non
     comm.empty(1, device="cuda")
     wrongs: tuple[tuple[dict[str, Any], str], ...] = (
         ({"device": -1}, "device is -1: must be"),
+        ({"device": 99}, "device is 99: must be an ordinal below"),
+        ({"device": True}, "device is True: must be"),
+        ({"shape": (1 << 70, 0)}, "integer of the machine"),
         ({"device": "gpu"}, "device is 'gpu': must be"),
         ({"device": comm.device + 1}, f"device is {last + 1}: that of the communicator is {last}"),
         ({"device": "cuda", "dtype": "M8[s]"}, "CuPy has no arrays of dtype datetime64"),
@@ -151,3 +154,13 @@ def test_between_nodes_by_mpi(communicator: Make, layout: str, stream: int, log:
     assert (result.get() == 4).all()
     assert log == ["buffer of 2", "buffer of 2"]
     comm.close()
+
+
+@layouts({"": (2,)})
+def test_filled_on_a_device_that_is_not_current(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    comm.empty(1, device="cuda")
+    with cupy.cuda.Device((comm.device + 1) % cupy.cuda.runtime.getDeviceCount()):
+        array = comm.full(3, [1, 2, 3], "f8", device=np.int64(comm.device))
+    assert (array.get() == [1, 2, 3]).all()
+    assert not comm.zeros((2, 2), "c8", device="cuda").get().any()

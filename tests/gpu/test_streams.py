@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from typing import Any
 
 import cupy
@@ -10,6 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll.arrays.device import LEGACY_STREAM
 from tests.collectives.conftest import Make
 from tests.gpu.memory import Mirror, captured, device_plans, make_stream, mirror, perform, synchronize
 from tests.support.layouts import layouts
@@ -372,3 +376,92 @@ def test_waits_for_several_requests(communicator: Make, layout: str, stream: int
                 pass
         assert (first.download(other) == comm.size).all()
         assert (second == comm.size).all()
+
+
+@layouts({"": (2,)})
+@pytest.mark.parametrize("dtype", ["f8", "g"])
+def test_a_request_that_is_over_keeps_nothing(
+    communicator: Make, layout: str, device: int, dtype: str
+) -> None:
+    comm = communicator(layout=layout)
+    gc.disable()
+    try:
+        array = mirror(np.ones(9, dtype), LEGACY_STREAM)
+        request = comm.Iallreduce(MPI.IN_PLACE, array)
+        request.Wait()
+        comm.Iallreduce(MPI.IN_PLACE, mirror(np.ones(9), LEGACY_STREAM)).Wait()
+        gone = weakref.ref(array)
+        del array, request
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@layouts({"": (2,)})
+def test_started_calls_of_a_thread_that_has_no_device(communicator: Make, layout: str, stream: int) -> None:
+    comm, failed = communicator(layout=layout), []
+    send, receive = mirror(np.ones(9), stream), mirror(np.zeros(9), stream)
+
+    def start() -> None:
+        try:
+            for request in [comm.Iallreduce(send, receive) for _ in range(4)]:
+                request.Wait()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert not failed
+    assert (receive.download() == comm.size).all()
+
+
+@layouts({"": (2,)})
+def test_what_is_sent_and_what_is_received_on_two_streams(
+    communicator: Make, layout: str, stream: int
+) -> None:
+    """The packed copy of the one goes when the stream of the other is through."""
+    comm, other = communicator(layout=layout), make_stream()
+    for turn in range(5):
+        send = Mirror(np.full((50_000, 2), float(turn))[:, 0], stream)
+        receive = mirror(np.zeros(50_000), other)
+        comm.Allreduce(send, receive)
+        Mirror(np.full((50_000, 2), -1.0)[:, 0], stream).upload_later()
+        synchronize(stream)
+        assert (receive.download() == comm.size * turn).all()
+
+
+@layouts({"": (2,)})
+def test_captures_that_are_refused_do_no_harm(communicator: Make, layout: str, stream: int) -> None:
+    comm, other = communicator(layout=layout), make_stream()
+    send, receive = mirror(np.ones(9), stream), mirror(np.zeros(9), stream)
+    comm.Allreduce(send, receive)
+    with captured(stream), pytest.raises(hpccoll.UsageError, match=r"is a started one.*CUDA graph"):
+        comm.Iallreduce(send, receive)
+    with captured(stream) as graph:
+        device = comm._context.on_devices.side.device
+        device.behind(other, stream)
+        comm.Allreduce(send, receive, stream=other)
+        device.behind(stream, other)
+    graph.launch(stream)
+    assert (receive.download() == comm.size).all()
+    for _ in range(3):
+        comm.Allreduce(send, receive, stream=other)
+    assert (receive.download(other) == comm.size).all()
+
+
+@layouts({"": (2,)})
+def test_derived_datatypes_are_not_for_graphs(communicator: Make, layout: str, stream: int) -> None:
+    comm = communicator(layout=layout)
+    items = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    send, receive = mirror(np.ones(6), stream), mirror(np.zeros(6), stream)
+    bound = comm.Allreduce_init([send, 1, items], [receive, 1, items])
+    bound.Start()
+    bound.Wait()
+    with captured(stream), pytest.raises(hpccoll.UsageError, match=r"derived datatypes.*CUDA graph"):
+        bound.Start()
+    bound.Start()
+    bound.Wait()
+    assert (receive.download() == [2, 0, 2, 0, 2, 0]).all()
+    bound.Free()
+    items.Free()
