@@ -32,11 +32,11 @@ class Elsewhere:
 
     def are_needed(self, call: Call, stream: int | None = None) -> bool:
         """Whether a call has elements on other devices, or streams of them."""
-        arrays = _arrays(call)
+        if any(home_of(array).device != self._device.ordinal for array in _arrays(call)):
+            return True
+        arrays = (call.give,) if call.take is None else (call.give, call.take.flat)  # empty ones too
         streams = {home_of(array).stream for array in arrays} if stream is None else {stream}
-        return any(home_of(array).device != self._device.ordinal for array in arrays) or any(
-            self._of(one, self._device.ordinal) is not self._device for one in streams
-        )
+        return any(self._of(one, self._device.ordinal) is not self._device for one in streams)
 
     def visit(self, call: Call, stream: int | None = None) -> Call:
         """The same call on copies, which are in order on the communicator's stream.
