@@ -27,9 +27,9 @@ MEMORIES = [in_line, *(PLACES[name] for name in ("every_second", "backwards", "u
 CALLS, AT_ONCE = 60, 12
 
 
-@layouts({"": (2,), "1+1": (2,), "2+1": (3,), "2+2": (4,)})
+@layouts({"": (2,), "1+1": (2,), "2+2": (4,)})
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_random_calls(
     communicator: Make, layout: str, device: int, stream: int, settings: str, seed: int
 ) -> None:
