@@ -18,6 +18,7 @@ from hpccoll.calls import Call, Where
 from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import HpccollError, UsageError, UsageTypeError
+from hpccoll.memory.device import fill
 from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
@@ -248,9 +249,9 @@ class Base(_Intracomm):
         if error is None:
             self.close()
         else:
-            self.let_go()
+            self._let_go()
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Let go of this rank's memory without the others, who may not come.  Nothing can be called then."""
         if self._context is not None:
             self._context.release()
@@ -345,14 +346,11 @@ def _stream_for(call: Call, stream: Any) -> int:
 
 
 def _fill(array: Any, value: Array) -> None:
-    """Set all elements of an array, which may be one of CuPy on a device that is not current."""
+    """Set all elements of an array of NumPy or of CuPy."""
     if isinstance(array, np.ndarray):
         array[...] = value
-        return
-    import cupy
-
-    with array.device:
-        array[...] = cupy.asarray(value)
+    else:
+        fill(array, value)
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpccoll.arrays.device import Home, home_of, placed
-from hpccoll.errors import ResourceError
+from hpccoll.errors import ResourceError, UsageTypeError
 from hpccoll.transports.base import Array
 
 Places = npt.NDArray[np.int64]
@@ -141,6 +141,34 @@ def seen_by_cupy(array: Array, dtype: np.dtype[Any] | None = None) -> Any:
     memory = cupy.cuda.UnownedMemory(low, high - low, home.owner, home.device)
     begin = cupy.cuda.MemoryPointer(memory, array.ctypes.data - low)
     return cupy.ndarray(shape, dtype, begin, strides)
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Raises: UsageTypeError where CuPy has no arrays of a dtype."""
+    import cupy
+
+    try:
+        cupy.ndarray(0, dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageTypeError(f"CuPy has no arrays of dtype {dtype}") from error
+
+
+def array_of(
+    address: int, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, owner: object
+) -> Any:
+    """An array of CuPy in memory that goes with its owner."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(address, nbytes, owner, ordinal)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def fill(array: Any, value: Array) -> None:
+    """Set all elements of an array of CuPy, whose device need not be current."""
+    import cupy
+
+    with array.device:
+        array[...] = cupy.asarray(value)
 
 
 class Scattered:

@@ -21,7 +21,8 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
-from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.errors import UsageError
+from hpccoll.memory.device import array_of, check_dtype
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
@@ -310,25 +311,18 @@ class DeviceCalls:
                 raise UsageError(f'device is {device!r}: must be an ordinal below {there}, or "cuda"')
         if self._side is not None and device not in ("cuda", self._side.device.ordinal):
             raise UsageError(f"device is {device}: that of the communicator is {self._side.device.ordinal}")
-        import cupy
-
-        try:
-            cupy.ndarray(0, dtype)
-        except (TypeError, ValueError) as error:
-            raise UsageTypeError(f"CuPy has no arrays of dtype {dtype}") from error
+        check_dtype(dtype)
 
     def allocate(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int | str
     ) -> Generator[Hint | None, None, Any]:
         """An array of CuPy in memory that NCCL knows.  Collective."""
-        from hpccoll.runtime.device_memory import array_in
-
         if self._side is None and self._ordinal is None:
             yield from self._choose()
         asked = self._ordinal if isinstance(device, str) else int(device)
         side = self._made_side(asked or 0)
         lease = side.allocate(math.prod(shape) * dtype.itemsize)
-        return array_in(lease, shape, dtype, side.device.ordinal)
+        return array_of(lease.memory.address, lease.memory.nbytes, shape, dtype, side.device.ordinal, lease)
 
     # --- over the host --------------------------------------------------------------------------
 

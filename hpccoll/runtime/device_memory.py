@@ -14,9 +14,7 @@ import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import numpy as np
 from cuda.bindings import driver
 from mpi4py import MPI
 
@@ -143,11 +141,3 @@ class Registered:
                 suspects=failures,
             )
         return [size for size, _ in found]
-
-
-def array_in(lease: Lease, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int) -> Any:
-    """An array of CuPy in that memory."""
-    import cupy
-
-    memory = cupy.cuda.UnownedMemory(lease.memory.address, lease.memory.nbytes, lease, ordinal)
-    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -445,7 +445,7 @@ class DeviceSide:
             self.bridge.open()
         self.memory.close()
         for inner in self._inner.values():
-            inner.let_go()
+            inner._let_go()
         self._groups.clear()
         with self.device:
             if self.bridge is not None:

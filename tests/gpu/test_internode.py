@@ -148,7 +148,7 @@ def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int, h
             comm.Allreduce(send, receive)
         assert isinstance(comm.last_error, hpccoll.CollectiveTimeoutError)
     MPI.COMM_WORLD.Barrier()
-    comm.let_go()
+    comm._let_go()
 
 
 @layouts({"1+1": (2,)})
