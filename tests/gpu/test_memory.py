@@ -123,7 +123,7 @@ def test_what_cannot_be_had(communicator: Make, layout: str, stream: int) -> Non
         ({"device": "cuda", "dtype": "M8[s]"}, "CuPy has no arrays of dtype datetime64"),
         ({"device": "cuda", "dtype": object}, "Python objects"),
         ({"device": "cuda", "shape": -1}, "negative"),
-        ({"device": None}, "memory: device on rank 0"),
+        ({"device": None}, "memory: device on ranks? 0"),
     )
     for wrong, words in wrongs:
         options = {"shape": 1, "device": "cuda"} | (wrong if comm.rank == last else {})
