@@ -12,15 +12,14 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll import unique_id
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import Home, home_of, unowned
 from hpccoll.calls import Call
@@ -39,6 +38,7 @@ from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.between import Bridge, HopsOf
 from hpccoll.runtime.device_blocks import Blocks, PlansOfBlocks
 from hpccoll.runtime.device_combining import Combining
+from hpccoll.runtime.device_groups import DeviceGroups
 from hpccoll.runtime.device_memory import Lease, Registered
 from hpccoll.runtime.device_program import CROSSING, DeviceProgram
 from hpccoll.runtime.elsewhere import Elsewhere
@@ -54,12 +54,8 @@ from hpccoll.transports import nccl
 from hpccoll.transports.base import Array
 from hpccoll.transports.nccl import NcclGroup
 
-if TYPE_CHECKING:
-    from hpccoll.communicator import Communicator
-
 # Below so many bytes a chunk does not fill a network, and its launch costs more than overlap gains.
 CHUNK_BYTES = 4 * 1024 * 1024
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -116,9 +112,6 @@ class DeviceSide:
         self._rank, self._size = private.rank, private.size
         self._layout = layout
         self._config = config
-        self._groups: dict[tuple[int, ...], NcclGroup] = {}
-        self._inner: dict[tuple[int, ...], Communicator] = {}
-        self._made: set[Groups] = set()
         self.device = Device(ordinal)
         self.reason = self._agree_on_path()
         with self.device:
@@ -130,6 +123,7 @@ class DeviceSide:
         self._by_mpi = config.internode == "mpi" and layout.node_count > 1
         self.bridge = Bridge(self.device, self.pinned, self.kept) if self._by_mpi else None
         self.memory = Registered(private, ordinal, self._deadline)
+        self._groups = DeviceGroups(private, config, self.device, self.memory)
 
     def _agree_on_path(self) -> str:
         """Raises: ResourceError on all ranks, when `device_path` asks for NCCL and it cannot be used."""
@@ -162,7 +156,7 @@ class DeviceSide:
     def learn(self, call: Call, only: str) -> ByNccl | None:
         """What a kind of call becomes; None where it goes over the host.  Collective.
 
-        `only`: the plan asked for by name, or empty.  Raises: as `_make_groups`.
+        `only`: the plan asked for by name, or empty.  Raises: as `DeviceGroups.make`.
         """
         counted = call.gives is not None or call.collective != "reduce_scatter"
         how = self.travels(call.collective, call.arithmetic, call.dtype, ragged=call.ragged, counted=counted)
@@ -177,16 +171,16 @@ class DeviceSide:
             return None
         for step in plan.steps:
             if self.bridge is not None and step.family in CROSSING:
-                self._make_inner(step.groups)
-            elif step.groups not in self._made:
-                self._make_groups(step.groups)
+                self._groups.make_inner(step.groups)
+            else:
+                self._groups.make(step.groups)
         program = lower(plan, self._rank, all_blocks=True)
         kind = nccl.TYPES[how.nccl]
         combining = None if how.kernel is None else Combining(how.kernel, kind, self.device.ordinal)
         hops = None
         if self.bridge is not None:
-            hops = HopsOf(self.bridge, self._inner, call, how)
-        made = DeviceProgram(plan, program, self._groups, how.itemsize, kind, how.width, combining, hops)
+            hops = HopsOf(self.bridge, self._groups.inner, call, how)
+        made = DeviceProgram(plan, program, self._groups.nccl, how.itemsize, kind, how.width, combining, hops)
         return ByNccl(made, how)
 
     def travels(
@@ -214,13 +208,15 @@ class DeviceSide:
         if only != "flat" and only in self.names(call.collective):
             alike = self._plan(Collective(call.collective, self._size, self._size, call.root), how, only)
             for step in alike.steps if alike is not None else ():
-                if step.groups not in self._made:
-                    self._make_groups(step.groups)
-            return ByNccl(PlansOfBlocks(only, self._layout, self._rank, self._groups), how)
+                self._groups.make(step.groups)
+            return ByNccl(PlansOfBlocks(only, self._layout, self._rank, self._groups.nccl), how)
+        return ByNccl(Blocks(self._world()), how)
+
+    def _world(self) -> NcclGroup:
+        """NCCL's communicator of all ranks."""
         groups = self._layout.groups("WORLD")
-        if groups not in self._made:
-            self._make_groups(groups)
-        return ByNccl(Blocks(self._groups[groups[0]]), how)
+        self._groups.make(groups)
+        return self._groups.nccl[groups[0]]
 
     def _plan(self, collective: Collective, how: Travel, only: str) -> Plan | None:
         """NCCL's own call, unless another plan is asked for that consists of NCCL's calls.
@@ -252,84 +248,10 @@ class DeviceSide:
 
     def allocate(self, nbytes: int) -> Lease:
         """Memory on the device that all communicators know.  Collective; see `Registered.allocate`."""
-        world = None
-        if not self.reason and not self._by_mpi and self._size > 1:
-            groups = self._layout.groups("WORLD")
-            if groups not in self._made:
-                self._make_groups(groups)
-            world = self._groups[groups[0]]
-        others = [group for group in self._groups.values() if group is not world]
+        alone = self.reason or self._by_mpi or self._size == 1
+        world = None if alone else self._world()
+        others = [group for group in self._groups.nccl.values() if group is not world]
         return self.memory.allocate(nbytes, world, others, by_nccl=not self.reason)
-
-    # --- groups ---------------------------------------------------------------------------------
-
-    def _make_groups(self, groups: Groups) -> None:
-        """The NCCL communicators of all groups of a step.
-
-        Raises: ResourceError, CollectiveTimeoutError, on all ranks.
-        """
-        wanted = [members for members in groups if len(members) > 1]
-        mine = next((members for members in wanted if self._rank in members), ())
-        new = bool(mine) and mine not in self._groups
-        offered = unique_id.offer(mine.index(self._rank), nccl.fresh_id) if mine else b""
-        deadline = self._deadline()
-        messages = gather(self._private, offered, deadline, "ids of NCCL communicators")
-        ids = {members: unique_id.accept([messages[rank] for rank in members]) for members in wanted}
-        failed = ""
-        if new:
-            try:
-                with self.device:
-                    self._groups[mine] = NcclGroup(
-                        ids[mine], mine, mine.index(self._rank), deadline, self._config.timeout_s
-                    )
-                    self.memory.tell(self._groups[mine])
-            except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
-                failed = str(error) or type(error).__name__
-        # Who waits in NCCL for a rank that failed is back here at the deadline.
-        said = gather(
-            self._private, failed.encode(), deadline + self._config.init_timeout_s, "NCCL communicators"
-        )
-        failures = [rank for rank, text in enumerate(said) if text]
-        if failures:
-            raise ResourceError(
-                f"no NCCL communicator: {format_ranks(failures)}: {said[failures[0]].decode()}",
-                rank=self._rank,
-                suspects=failures,
-            )
-        self._made.add(groups)
-
-    def _make_inner(self, groups: Groups) -> None:
-        """The communicators of host arrays of all groups of a step between nodes.
-
-        Raises: ResourceError on all ranks.
-        """
-        if groups in self._made:
-            return
-        from hpccoll.communicator import Communicator
-
-        wanted = [members for members in groups if len(members) > 1]
-        mine = next((members for members in wanted if self._rank in members), ())
-        failed = ""
-        if mine:
-            part = self._private.group.Incl(mine)
-            try:
-                settings = asdict(replace(self._config, algorithm=""))
-                inner = Communicator(self._private.Create_group(part), **settings)
-                inner.machine  # noqa: B018  made at first use, which is now
-                self._inner[mine] = inner
-            except Exception as error:  # the others are waiting
-                failed = str(error) or type(error).__name__
-            finally:
-                part.Free()
-        said = gather(self._private, failed.encode(), self._deadline(), "communicators between nodes")
-        failures = [rank for rank, text in enumerate(said) if text]
-        if failures:
-            raise ResourceError(
-                f"no communicator between nodes: {format_ranks(failures)}: {said[failures[0]].decode()}",
-                rank=self._rank,
-                suspects=failures,
-            )
-        self._made.add(groups)
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -423,30 +345,21 @@ class DeviceSide:
 
     def close(self) -> None:
         """Free the communicators, in the order in which they were made.  Collective."""
-        deadline = time.monotonic() + self._config.timeout_s
         self.memory.close()
-        with self.device:
-            for group in self._groups.values():
-                group.close(deadline)
-        for inner in self._inner.values():
-            inner.Free()
-        self._inner.clear()
+        self._groups.close()
 
     def abort(self) -> None:
         """Give the communicators up: what waits for a lost rank ends.  Local."""
         if self.bridge is not None:
             self.bridge.open()
-        for group in self._groups.values():
-            group.abort()
+        self._groups.abort()
 
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
         if self.bridge is not None:
             self.bridge.open()
         self.memory.close()
-        for inner in self._inner.values():
-            inner._let_go()
-        self._groups.clear()
+        self._groups.release()
         with self.device:
             if self.bridge is not None:
                 self.bridge.close()

@@ -39,6 +39,7 @@ DEVICE_ROOMS = (
     "runtime.device_program",
     "runtime.tape",
     "runtime.device_side",
+    "runtime.device_groups",
     "runtime.device_messages",
     "runtime.between",
     "runtime.elsewhere",
