@@ -61,6 +61,11 @@ class Call:
         return self.staged or type(self.give) is DeviceArray
 
     @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What this rank gives, and where it takes, if it does."""
+        return (self.give,) if self.take is None else (self.give, self.take.flat)
+
+    @property
     def working(self) -> np.dtype[Any]:
         """The dtype in which elements travel."""
         return self.arithmetic.working if self.arithmetic else self.dtype

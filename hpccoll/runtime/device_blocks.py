@@ -72,12 +72,16 @@ class PlansOfBlocks:
         self._layout = layout
         self._rank = rank
         self._groups = groups
+        self._last: tuple[Collective, DeviceProgram] | None = None
 
     def program(self, collective: Collective) -> DeviceProgram:
-        """The program for these lengths, in bytes."""
-        plan = make_plan(self.name, collective, self._layout, segment=LONGEST, between=NATIVE)
-        program = lower(plan, self._rank, all_blocks=True)
-        return DeviceProgram(plan, program, self._groups, 1, nccl.TYPES["uint8"], 1)
+        """The program for these lengths, in bytes; those of the call before are not compiled again."""
+        if self._last is None or self._last[0] != collective:
+            plan = make_plan(self.name, collective, self._layout, segment=LONGEST, between=NATIVE)
+            program = lower(plan, self._rank, all_blocks=True)
+            made = DeviceProgram(plan, program, self._groups, 1, nccl.TYPES["uint8"], 1)
+            self._last = (collective, made)
+        return self._last[1]
 
 
 def _parts(addresses: Array, lengths: Array) -> Parts:

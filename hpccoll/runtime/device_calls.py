@@ -184,9 +184,8 @@ class DeviceCalls:
             if passage is not None:
                 passage.whole = True
         self._context.tally[call.collective, kind.program.name] += 1
-        arrays = (call.give,) if call.take is None else (call.give, call.take.flat)
         # Copies made for it go in the order of their own stream; what a graph uses is the caller's to keep.
-        if any(home_of(array).stream != stream for array in arrays) and not self._captured(stream):
+        if any(home_of(array).stream != stream for array in call.arrays) and not self._captured(stream):
             self.side.kept.until_now(stream, call)
 
     def _cross(self, call: Call) -> Passage:

@@ -34,6 +34,7 @@ class Memory:
 
     def __init__(self, nbytes: int, ordinal: int, by_nccl: bool) -> None:
         self.nbytes = nbytes
+        self.known: list[tuple[NcclGroup, Callable[[], object]]] = []  # to whom, and what undoes it
         self._ordinal = ordinal
         self._free: Callable[[int], object]
         with current(ordinal):
@@ -65,7 +66,6 @@ class Registered:
         self._ordinal = ordinal
         self._deadline = deadline
         self._leases: list[tuple[weakref.ref[Lease], Memory]] = []
-        self._known: dict[int, list[tuple[NcclGroup, Callable[[], object]]]] = {}
 
     def allocate(
         self, nbytes: int, world: NcclGroup | None, others: Iterable[NcclGroup], *, by_nccl: bool
@@ -80,13 +80,12 @@ class Registered:
         memory: list[Memory] = []
         sizes = self._agreed(lambda: memory.append(Memory(nbytes, self._ordinal, by_nccl)), nbytes, "memory")
         (made,) = memory
-        known = self._known[made.address] = []
         if world is not None:
             window = len(set(sizes)) == 1 and nccl.has_windows()
 
             def register() -> None:
                 with current(self._ordinal):
-                    known.append((world, world.register(made.address, nbytes, window=window)))
+                    made.known.append((world, world.register(made.address, nbytes, window=window)))
 
             self._agreed(register, nbytes, "registered memory")
         for group in others:
@@ -103,7 +102,7 @@ class Registered:
     def _tell(self, group: NcclGroup, memory: Memory) -> None:
         with current(self._ordinal):
             undo = group.register(memory.address, memory.nbytes, window=False)
-        self._known[memory.address].append((group, undo))
+        memory.known.append((group, undo))
 
     def close(self) -> None:
         """The communicators are about to be freed; memory stays as long as there are arrays in it.  Local."""
@@ -120,7 +119,8 @@ class Registered:
     def _forget(self, memory: Memory) -> None:
         with current(self._ordinal):
             driver.cuCtxSynchronize()  # NCCL may be at work on it
-            for group, undo in self._known.pop(memory.address, ()):
+            while memory.known:
+                group, undo = memory.known.pop(0)
                 if group.is_alive:
                     undo()
 

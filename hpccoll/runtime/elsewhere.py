@@ -34,8 +34,8 @@ class Elsewhere:
         """Whether a call has elements on other devices, or streams of them."""
         if any(home_of(array).device != self._device.ordinal for array in _arrays(call)):
             return True
-        arrays = (call.give,) if call.take is None else (call.give, call.take.flat)  # empty ones too
-        streams = {home_of(array).stream for array in arrays} if stream is None else {stream}
+        # Those of empty arrays too.
+        streams = {home_of(array).stream for array in call.arrays} if stream is None else {stream}
         return any(self._of(one, self._device.ordinal) is not self._device for one in streams)
 
     def visit(self, call: Call, stream: int | None = None) -> Call:
@@ -96,6 +96,8 @@ class Elsewhere:
         if stream > _DEFAULT_STREAMS:
             with self._device:  # the worker's thread has none
                 context = checked(driver.cuStreamGetCtx(stream), "cuStreamGetCtx")
+                if int(context) == int(self._device.context):
+                    return self._device
                 checked(driver.cuCtxPushCurrent(context), "cuCtxPushCurrent")
                 ordinal = int(checked(driver.cuCtxGetDevice(), "cuCtxGetDevice"))
                 checked(driver.cuCtxPopCurrent(), "cuCtxPopCurrent")
@@ -153,5 +155,5 @@ def _streams(call: Call, given: int | None) -> list[tuple[int, int]]:
 
 
 def _arrays(call: Call) -> list[Array]:
-    arrays = (call.give,) if call.take is None else (call.give, call.take.flat)
-    return [array for array in arrays if array.size]
+    """Those that have elements."""
+    return [array for array in call.arrays if array.size]

@@ -135,15 +135,6 @@ CUresult refuse_unsafe(void)
     return result;
 }
 
-bool is_capturing(CUstream handle)
-{
-    CUstream stream;
-    pthread_mutex_lock(&big_lock);
-    bool capturing = stream_of(handle, &stream) == CUDA_SUCCESS && stream->capture;
-    pthread_mutex_unlock(&big_lock);
-    return capturing;
-}
-
 uint64_t capture_of(CUstream handle)
 {
     CUstream stream;
@@ -151,6 +142,11 @@ uint64_t capture_of(CUstream handle)
     uint64_t id = stream_of(handle, &stream) == CUDA_SUCCESS && stream->capture ? stream->capture->id : 0;
     pthread_mutex_unlock(&big_lock);
     return id;
+}
+
+bool is_capturing(CUstream handle)
+{
+    return capture_of(handle) != 0;
 }
 
 CUresult keep_with_capture(CUstream handle, CUhostFn destroy, void *argument)
