@@ -13,11 +13,9 @@ from mpi4py import MPI
 
 from hpccoll import unique_id
 from hpccoll.config import Config
-from hpccoll.errors import ResourceError
 from hpccoll.runtime.device_memory import Registered
 from hpccoll.runtime.streams import Device
-from hpccoll.topology.agreement import gather
-from hpccoll.topology.notation import format_ranks
+from hpccoll.topology.agreement import gather, tell_failure
 from hpccoll.transports import nccl
 from hpccoll.transports.nccl import NcclGroup
 
@@ -69,7 +67,7 @@ class DeviceGroups:
             except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
                 failed = str(error) or type(error).__name__
         # Who waits in NCCL for a rank that failed is back here at the deadline.
-        self._tell(failed, deadline + self._config.init_timeout_s, "NCCL communicator")
+        tell_failure(self._private, failed, deadline + self._config.init_timeout_s, "NCCL communicator")
         self._made.add(groups)
 
     def make_inner(self, groups: Groups) -> None:
@@ -93,7 +91,7 @@ class DeviceGroups:
                 failed = str(error) or type(error).__name__
             finally:
                 part.Free()
-        self._tell(failed, self._deadline(), "communicator between nodes")
+        tell_failure(self._private, failed, self._deadline(), "communicator between nodes")
         self._made.add(groups)
 
     def _mine(self, groups: Groups) -> Members:
@@ -102,17 +100,6 @@ class DeviceGroups:
 
     def _deadline(self) -> float:
         return time.monotonic() + self._config.init_timeout_s
-
-    def _tell(self, failed: str, deadline: float, what: str) -> None:
-        """Raises ResourceError on all ranks, when one has failed."""
-        said = gather(self._private, failed.encode(), deadline, f"making a {what}")
-        failures = [rank for rank, text in enumerate(said) if text]
-        if failures:
-            raise ResourceError(
-                f"no {what}: {format_ranks(failures)}: {said[failures[0]].decode()}",
-                rank=self._rank,
-                suspects=failures,
-            )
 
     def close(self) -> None:
         """Free the communicators, in the order in which they were made.  Collective."""

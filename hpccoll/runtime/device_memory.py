@@ -10,7 +10,6 @@ of `comm.empty`, or when the communicator is closed.
 
 from __future__ import annotations
 
-import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -18,11 +17,9 @@ from collections.abc import Callable, Iterable
 from cuda.bindings import driver
 from mpi4py import MPI
 
-from hpccoll.errors import ResourceError
 from hpccoll.memory.device import current
 from hpccoll.runtime.streams import checked
-from hpccoll.topology.agreement import gather
-from hpccoll.topology.notation import format_ranks
+from hpccoll.topology.agreement import gather_numbers, tell_failure
 from hpccoll.transports import nccl
 from hpccoll.transports.nccl import NcclGroup
 
@@ -78,16 +75,17 @@ class Registered:
         """
         nbytes = -(-max(nbytes, 1) // SMALLEST) * SMALLEST
         memory: list[Memory] = []
-        sizes = self._agreed(lambda: memory.append(Memory(nbytes, self._ordinal, by_nccl)), nbytes, "memory")
+        self._on_all(lambda: memory.append(Memory(nbytes, self._ordinal, by_nccl)), "memory")
         (made,) = memory
         if world is not None:
+            sizes = gather_numbers(self._private, nbytes, self._deadline(), "sizes of memory on devices")
             window = len(set(sizes)) == 1 and nccl.has_windows()
 
             def register() -> None:
                 with current(self._ordinal):
                     made.known.append((world, world.register(made.address, nbytes, window=window)))
 
-            self._agreed(register, nbytes, "registered memory")
+            self._on_all(register, "registered memory")
         for group in others:
             self._tell(group, made)
         lease = Lease(made)
@@ -124,20 +122,11 @@ class Registered:
                 if group.is_alive:
                     undo()
 
-    def _agreed(self, action: Callable[[], object], nbytes: int, what: str) -> list[int]:
-        """Do something on all ranks; how many bytes each has.  Raises ResourceError on all."""
+    def _on_all(self, action: Callable[[], object], what: str) -> None:
+        """Do something on all ranks.  Raises ResourceError on all, when it fails on one."""
         failed = ""
         try:
             action()
         except Exception as error:  # whatever NCCL's bindings raise: the others are waiting
             failed = str(error) or type(error).__name__
-        said = gather(self._private, json.dumps([nbytes, failed]).encode(), self._deadline(), what)
-        found = [json.loads(text) for text in said]
-        failures = [rank for rank, (_, text) in enumerate(found) if text]
-        if failures:
-            raise ResourceError(
-                f"no {what} on a device: {format_ranks(failures)}: {found[failures[0]][1]}",
-                rank=self._private.rank,
-                suspects=failures,
-            )
-        return [size for size, _ in found]
+        tell_failure(self._private, failed, self._deadline(), f"{what} on a device")

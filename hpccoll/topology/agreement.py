@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from hpccoll.errors import CollectiveTimeoutError
+from hpccoll.errors import CollectiveTimeoutError, ResourceError
 from hpccoll.topology.notation import format_ranks
 
 HERE_TAG = 32765
@@ -108,6 +108,24 @@ def gather_numbers(comm: MPI.Intracomm, number: int, deadline: float, step: str)
     own = np.array([number], dtype=np.int64)
     wait_all([comm.Iallgather(own, numbers)], deadline, step, comm.rank)
     return [int(found) for found in numbers]
+
+
+def tell_failure(comm: MPI.Intracomm, failed: str, deadline: float, what: str) -> None:
+    """Each rank says what went wrong while it made `what`, or nothing.  Collective.
+
+    Raises:
+        ResourceError: on all ranks, when one has failed; with the words of the first.
+        CollectiveTimeoutError: as `gather`.
+
+    """
+    said = gather(comm, failed.encode(), deadline, f"making {what}")
+    failures = [rank for rank, text in enumerate(said) if text]
+    if failures:
+        raise ResourceError(
+            f"no {what}: {format_ranks(failures)}: {said[failures[0]].decode()}",
+            rank=comm.rank,
+            suspects=failures,
+        )
 
 
 def wait_all(requests: Sequence[MPI.Request], deadline: float, step: str, rank: int) -> None:
