@@ -133,18 +133,24 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buffer, size_t bytes,
     return ncclSuccess;
 }
 
+/* `owner`: where what was made says whose it is; NULL: nothing was made. */
+static ncclResult_t disown(const struct ncclComm *comm, struct ncclComm **owner, const char *function)
+{
+    ncclResult_t result = check_comm(comm, function);
+    if (result != ncclSuccess || !owner)
+        return result;
+    if (*owner != comm) {
+        warn("%s : it is of another communicator, or gone", function);
+        return ncclInvalidArgument;
+    }
+    *owner = NULL;
+    return ncclSuccess;
+}
+
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
     struct registration *made = handle;
-    ncclResult_t result = check_comm(comm, "ncclCommDeregister");
-    if (result != ncclSuccess || !made)
-        return result;
-    if (made->comm != comm) {
-        warn("Deregister NULL handle, or one of another communicator");
-        return ncclInvalidArgument;
-    }
-    made->comm = NULL;
-    return ncclSuccess;
+    return disown(comm, made ? &made->comm : NULL, "ncclCommDeregister");
 }
 
 /* ---- windows ---- */
@@ -213,13 +219,5 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
-    ncclResult_t result = check_comm(comm, "ncclCommWindowDeregister");
-    if (result != ncclSuccess || !window)
-        return result;
-    if (window->comm != comm) {
-        warn("ncclCommWindowDeregister : the window is of another communicator, or gone");
-        return ncclInvalidArgument;
-    }
-    window->comm = NULL;
-    return ncclSuccess;
+    return disown(comm, window ? &window->comm : NULL, "ncclCommWindowDeregister");
 }
