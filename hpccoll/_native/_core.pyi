@@ -1,4 +1,6 @@
+from array import array
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, ClassVar, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -96,6 +98,53 @@ class Tape:
         self, functions: tuple[int, ...], entries: tuple[tuple[int, ...], ...], second: int
     ) -> None: ...
     def play(self, stream: int, begin: int, /) -> tuple[int, int] | None: ...
+
+class Repeats:
+    def __init__(
+        self,
+        control: memoryview | np.ndarray[Any, Any],
+        me: int,
+        members: int,
+        arrived: int,
+        stride: int,
+        slots: int,
+        slot_bytes: int,
+        head_bytes: int,
+        numbers: array[int],
+        pending: array[int],
+        lock: Lock,
+        spin_s: float,
+        patience_s: float,
+        network: Network,
+        channel: int,
+        channels: int,
+        calls_in_flight: int,
+        in_place: object,
+        sample: np.ndarray[Any, Any],
+    ) -> None: ...
+    def keep(
+        self,
+        collective: str,
+        given: tuple[Any, ...],
+        label: tuple[str, str],
+        fingerprint: bytes,
+        agrees: bool,
+        reads: int,
+        writes: int,
+        itemsize: int,
+        kernel: Kernel | None,
+        finish: Callable[[np.ndarray[Any, Any]], object] | None,
+        payload: int,
+        piece: int,
+        offset: int,
+        first: int,
+        last: int,
+        program: Program | None,
+    ) -> bool: ...
+    def again(self, collective: str, given: tuple[Any, ...], /) -> bool | Execution | None: ...
+    def use_group(self, group: Group, /) -> None: ...
+    def forget(self) -> None: ...
+    def calls(self) -> list[tuple[tuple[str, str], int]]: ...
 
 class Bell:
     def ring(self) -> None: ...

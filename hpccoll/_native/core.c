@@ -7,7 +7,8 @@
  *     program.c   what a plan asks of one rank     slots.c       a node's segment
  *     kernels.c   left (op) right                  group.c       calls through it
  *     network.c   messages by MPI                  execution.c   one run of a program
- *     tape.c      calls of NCCL and CUDA in a row  engine.c      runs several, without the GIL */
+ *     tape.c      calls of NCCL and CUDA in a row  engine.c      runs several, without the GIL
+ *     repeats.c   calls made again without Python */
 
 #include "module.h"
 #include "wait.h"
@@ -375,6 +376,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_kernel},
     {Py_mod_exec, add_execution},
     {Py_mod_exec, add_engine},
+    {Py_mod_exec, add_repeats},
     {Py_mod_exec, add_tape},
     {0, NULL},
 };

@@ -147,6 +147,13 @@ execution_is_over(Execution *self)
 }
 
 int
+execution_is_complete(Execution *self)
+{
+    return !atomic_load_explicit(&self->failed, memory_order_acquire)
+           && atomic_load_explicit(&self->left, memory_order_acquire) == 0;
+}
+
+int
 execution_pass(Execution *self)
 {
     int moved = 0;
@@ -272,15 +279,10 @@ Execution_step(Execution *self, void *closure)
 /* The object's life */
 
 static int
-take_memory(Execution *self, PyObject *memory, int number)
+take_memory(Execution *self, PyObject *object, int number)
 {
     Py_buffer *view = self->memory + number;
-    PyObject *object = PySequence_GetItem(memory, number);
-    if (object == NULL)
-        return -1;
-    int failed = PyObject_GetBuffer(object, view, PyBUF_SIMPLE);
-    Py_DECREF(object);
-    if (failed < 0)
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0)
         return -1;
     if (view->len / self->itemsize < self->program->needed[number])
         return refused("a buffer is shorter than the program asks for");
@@ -364,10 +366,42 @@ prepare(Execution *self)
     return 0;
 }
 
-static PyObject *
-new_reference(PyObject *object)
+Execution *
+new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int64_t itemsize,
+              Network *network, Group *group, Kernel *kernel, int channel_base, int channels)
 {
-    return object == Py_None ? NULL : Py_NewRef(object);
+    Execution *self = (Execution *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->program = (Program *)Py_NewRef(program);
+    self->network = (Network *)Py_XNewRef(network);
+    self->group = (Group *)Py_XNewRef(group);
+    self->kernel = (Kernel *)Py_XNewRef(kernel);
+    self->itemsize = itemsize;
+    self->channel_base = channel_base;
+    self->channels = channels;
+    int failed = check_parts(self);
+    for (int i = 0; i < MEMORIES && !failed; ++i)
+        failed = take_memory(self, memory[i], i);
+    for (int i = 0; i < MEMORIES && !failed; ++i)
+        if (self->memory[i].readonly && writes_read_only(self))
+            failed = refused("the program writes to a buffer that is read-only");
+    if (!failed)
+        failed = allocate(self);
+    if (!failed && pthread_mutex_init(&self->lock, NULL) != 0)
+        failed = refused("the system has no lock left");
+    self->has_lock = !failed;
+    if (!failed)
+        failed = prepare(self);
+    if (failed)
+        Py_CLEAR(self);
+    return self;
+}
+
+static void *
+none_is_null(PyObject *object)
+{
+    return object == Py_None ? NULL : object;
 }
 
 static PyObject *
@@ -387,31 +421,15 @@ Execution_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         || !is_of_type(group, state->group, 1, "group")
         || !is_of_type(kernel, state->kernel, 1, "kernel"))
         return NULL;
-    Execution *self = (Execution *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->program = (Program *)Py_NewRef(program);
-    self->network = (Network *)new_reference(network);
-    self->group = (Group *)new_reference(group);
-    self->kernel = (Kernel *)new_reference(kernel);
-    self->itemsize = itemsize;
-    self->channel_base = channel_base;
-    self->channels = channels;
-    int failed = check_parts(self);
-    for (int i = 0; i < MEMORIES && !failed; ++i)
-        failed = take_memory(self, memory, i);
-    for (int i = 0; i < MEMORIES && !failed; ++i)
-        if (self->memory[i].readonly && writes_read_only(self))
-            failed = refused("the program writes to a buffer that is read-only");
-    if (!failed)
-        failed = allocate(self);
-    if (!failed && pthread_mutex_init(&self->lock, NULL) != 0)
-        failed = refused("the system has no lock left");
-    self->has_lock = !failed;
-    if (!failed)
-        failed = prepare(self);
-    if (failed)
-        Py_CLEAR(self);
+    PyObject *all = PySequence_Tuple(memory);
+    Execution *self = NULL;
+    if (all != NULL && PyTuple_GET_SIZE(all) != MEMORIES)
+        refused("memory must be input, output and scratch");
+    else if (all != NULL)
+        self = new_execution(type, (Program *)program, &PyTuple_GET_ITEM(all, 0), itemsize,
+                             none_is_null(network), none_is_null(group), none_is_null(kernel),
+                             channel_base, channels);
+    Py_XDECREF(all);
     return (PyObject *)self;
 }
 

@@ -38,9 +38,14 @@ typedef struct {
     PyObject *error;
 } Execution;
 
+/* `memory`: input, output and scratch.  `type`: that of executions.  Network, group and kernel may be NULL where the
+ * program needs none.  NULL with an error where it cannot run on them. */
+Execution *new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int64_t itemsize,
+                         Network *network, Group *group, Kernel *kernel, int channel_base, int channels);
 /* Moves on as far as it goes without waiting; whether anything was done.  With or without the GIL. */
 int execution_pass(Execution *self);
 /* Complete, or failed. */
 int execution_is_over(Execution *self);
+int execution_is_complete(Execution *self);
 
 #endif

@@ -22,6 +22,7 @@ int add_group(PyObject *module);
 int add_kernel(PyObject *module);
 int add_execution(PyObject *module);
 int add_engine(PyObject *module);
+int add_repeats(PyObject *module);
 int add_tape(PyObject *module);
 
 /* Makes a type and puts it into the module; the reference in `kept` is the module's. */

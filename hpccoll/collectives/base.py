@@ -27,6 +27,7 @@ from hpccoll.runtime.context import Context
 from hpccoll.runtime.enqueued import EnqueuedRequest
 from hpccoll.runtime.planning import Explanation, order_of
 from hpccoll.runtime.progress import Running
+from hpccoll.runtime.repeats import Given
 from hpccoll.runtime.request import PersistentRequest, Request
 from hpccoll.topology.machine import Machine
 from hpccoll.transports.base import Array
@@ -94,7 +95,7 @@ class Base(_Intracomm):
         The same on all ranks.  A plan that cannot do a call (one_shot for a long message) is not taken.
         Raises: UsageError for a name that no collective has on this layout.
         """
-        return self._used().planner.forced(algorithm)
+        return self._used().forced(algorithm)
 
     # --- where the ranks are --------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class Base(_Intracomm):
 
     def tally(self) -> Counter[tuple[str, str]]:
         """How many calls ended well on each plan, by collective and plan name.  Local."""
-        return Counter() if self._context is None else self._context.tally.copy()
+        return Counter() if self._context is None else self._context.all_calls()
 
     @property
     def last_error(self) -> HpccollError | None:
@@ -259,13 +260,13 @@ class Base(_Intracomm):
 
     # --- ways to make a call --------------------------------------------------------------------
 
-    def _run(
-        self, collective: str, prepare: Prepare, given: tuple[Any, ...] | None = None, stream: Any = None
-    ) -> None:
+    def _run(self, collective: str, prepare: Prepare, given: Given | None = None, stream: Any = None) -> None:
         """Check the arguments and carry the call out; what is wrong on this rank, all ranks learn.
 
-        `given`: buffers, operator and root, by which a call on the same device memory is known again.
+        `given`: buffers, operator and root, by which a call like an earlier one is known again.
         """
+        if given is not None and stream is None and self._made_again(collective, prepare, given):
+            return
         context = self._used()
         replays = context.on_devices.replays
         if replays is not None and given is not None and replays.again(collective, given, stream):
@@ -280,7 +281,21 @@ class Base(_Intracomm):
         if call.on_device:
             context.run_on_device(call, given, handle)
         else:
-            context.run(call)
+            context.run(call, given)
+
+    def _made_again(self, collective: str, prepare: Prepare, given: Given) -> bool:
+        """Carry out a call that is known from before; False where it is not, and nothing has been done."""
+        context = self._context
+        if context is None:
+            return False
+        try:
+            begun = context.again(collective, given)
+        except BaseException as error:
+            context.broke_off(collective, error)
+            raise
+        if begun is not True and begun is not False:
+            context.go_on(collective, lambda: _prepared(prepare, context), begun)
+        return begun is not False
 
     def _start(self, collective: str, prepare: Prepare) -> Request:
         """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""

@@ -65,14 +65,22 @@ class Blocking(Base):
 
         An average is over those ranks.  Buffers and errors as in `Allreduce`.
         """
-        self._run("scan", lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)))
+        self._run(
+            "scan",
+            lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> None:
         """Combine the elements of the ranks before this one, in rank order; rank 0's `recvbuf` stays.
 
         Buffers and errors as in `Allreduce`.
         """
-        self._run("exscan", lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)))
+        self._run(
+            "exscan",
+            lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, *, stream: Any = None
@@ -109,7 +117,9 @@ class Blocking(Base):
         All ranks pass as many elements of one dtype.  The root's buffer is only read.  Raises as
         `Allreduce`.
         """
-        self._run("broadcast", lambda where: calls.broadcast(where, buf, root), (buf, None, root), stream)
+        self._run(
+            "broadcast", lambda where: calls.broadcast(where, buf, root), (buf, None, None, root), stream
+        )
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, stream: Any = None) -> None:
         """The root gets all ranks' blocks, in rank order.
@@ -200,4 +210,4 @@ class Blocking(Base):
 
     def Barrier(self) -> None:
         """Return once every rank has come.  Raises as `Allreduce`."""
-        self._run("barrier", lambda where: calls.barrier(where))
+        self._run("barrier", calls.barrier, (None, None, None, 0))

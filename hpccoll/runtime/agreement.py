@@ -67,17 +67,26 @@ class Agreement:
         self.awaited: int | None = None  # the leader whose word this one waits for
 
     def check(
-        self, sequence: int, fingerprint: bytes, text: str, payload: Payload | None, again: bool = False
+        self,
+        sequence: int,
+        fingerprint: bytes,
+        text: str,
+        payload: Payload | None,
+        again: bool = False,
+        arrived: bool = False,
     ) -> Waits:
         """Arrive, and return once all ranks arrived with the same fingerprint; `payload.out` is filled.
 
-        A call may agree twice, the second time `again`.
+        A call may agree twice, the second time `again`.  `arrived`: this rank has arrived before.
 
         Raises: MismatchError, UsageError on every rank when the calls differ or one was refused.
         """
         control = self._control
         sequence = arrival_number(sequence, again)
-        control.arrive(sequence, fingerprint, text, payload.give if payload is not None else None)
+        if arrived:
+            control.has_arrived(sequence)
+        else:
+            control.arrive(sequence, fingerprint, text, payload.give if payload is not None else None)
         if self._layout.node_count == 1:
             yield from control.all_arrived(sequence)
             calls = control.deviating(sequence, fingerprint)

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,6 +38,7 @@ from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.plans.text import operation_text
 from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
+from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.device_calls import DeviceCalls
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
@@ -48,15 +49,17 @@ from hpccoll.runtime.fingerprint import (
 )
 from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload
-from hpccoll.runtime.opening import Opening, refusal_kind
-from hpccoll.runtime.planning import Planner
+from hpccoll.runtime.opening import Opening, fingerprint_of, refusal_kind
+from hpccoll.runtime.planning import Planned, Planner
 from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.repeats import Given, Repeats, never, possible
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.mpi import MpiNetwork
 
 if TYPE_CHECKING:
+    from hpccoll._native import _core
     from hpccoll.runtime.device_side import ByNccl
 
 T = TypeVar("T")
@@ -74,8 +77,8 @@ _given_up: list[object] = []
 class Context:
     """The working state of one communicator.
 
-    `tally` counts the calls that ended well, by collective and plan; `last_error` is what the last call that
-    did not raised, or would have.
+    `tally` counts the calls that ended well, by collective and plan, but for those of `again`; `last_error`
+    is what the last call that did not raised, or would have.
     """
 
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
@@ -105,22 +108,57 @@ class Context:
                 self._spin_us * 1e-6,
             )
             self.broken: HpccollError | None = None
-            self._sequence = 0
+            self._counts = Counts()
             self._areas = 0
-            self._agreed = 0  # calls before this one have agreed
             self.in_use = threading.Lock()
             self._open_control(deadline)
+            self._open_repeats()
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
             raise
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def run(self, call: Call, timeout_s: float | None = None) -> None:
-        """Carry out a call and wait for its end.  Raises what `steps` raises, and CollectiveTimeoutError."""
+    def run(self, call: Call, given: Given | None = None, timeout_s: float | None = None) -> None:
+        """Carry out a call and wait for its end.  Raises what `steps` raises, and CollectiveTimeoutError.
+
+        `given`: the caller's buffers, operator and root, by which the call is known again.
+        """
         with self._alone(call.collective):
             sequence = self.number()
-            self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+            planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+            if given is not None and self._repeats is not None and not self.planner.is_forced:
+                fingerprint = fingerprint_of(call, 0, planned.code)
+                self._repeats.note(given, call, planned, fingerprint, self._movement.native[1])
+
+    def go_on(self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | None) -> None:
+        """The rest of a call that `again` has begun.  Raises as `run`.
+
+        `prepare` makes the call of the same arguments once more.
+        """
+        sequence = self._counts.last
+        try:
+            self.wait(self._rest(prepare, begun, sequence), collective, sequence, None)
+        finally:
+            self.in_use.release()
+
+    def broke_off(self, collective: str, error: BaseException) -> None:
+        """Note an error that `again` raised in the middle of a call."""
+        self.failed(error, collective, self._counts.last, None)
+        self.in_use.release()
+
+    def _rest(self, prepare: Callable[[], Call], begun: _core.Execution | None, sequence: int) -> Waits:
+        try:
+            call = prepare()
+        except UsageError as error:
+            raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
+        if begun is None:
+            yield from self.steps(call, sequence, arrived=True)
+            return
+        planned = self.planner.plan(call)
+        if planned.schedule is not None:
+            yield from self._movement.go_on(call, planned.schedule, begun, self._control.note_step)
+        self.tally[call.collective, planned.plan.name] += 1
 
     def run_on_device(self, call: Call, given: tuple[Any, ...] | None, stream: int | None) -> None:
         """Enqueue a call on device arrays on `stream` or the current one, or carry it over the host.
@@ -143,7 +181,7 @@ class Context:
             if call.on_device:
                 return self.on_devices.start(call)
             sequence = self.number()
-            return self.begin(self.steps(call, sequence), call.collective, sequence)
+            return self.begin(self._all_steps(call, sequence), call.collective, sequence)
 
     def make(self, call: Call, stream: int | None = None) -> Bound | None:
         """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
@@ -202,13 +240,17 @@ class Context:
         call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
         return self.in_turn(sequence, self._agreement.check(sequence, call.pack(), str(error), None))
 
-    def steps(self, call: Call, sequence: int) -> Waits:
+    def steps(
+        self, call: Call, sequence: int, *, arrived: bool = False
+    ) -> Generator[Hint | None, None, Planned]:
         """All of a call, as a generator that yields where it would wait.
 
+        `arrived`: this rank has said what it calls already.
         Raises: UsageError, MismatchError before anything has moved.
         """
         give = travelling(call)
-        planned, payload = yield from self.in_turn(sequence, self.opening.agree(call, sequence, give))
+        stages = self.opening.agree(call, sequence, give, arrived)
+        planned, payload = yield from self.in_turn(sequence, stages)
         # No wait between the turn and the first step: groups are entered in the order of calls.
         plan = planned.plan
         if payload is not None:
@@ -218,17 +260,21 @@ class Context:
         if call.take is not None:
             call.take.unpack()
         self.tally[call.collective, plan.name] += 1
+        return planned
+
+    def _all_steps(self, call: Call, sequence: int) -> Waits:
+        yield from self.steps(call, sequence)
 
     def in_turn(
         self, sequence: int, stages: Generator[Hint | None, None, T]
     ) -> Generator[Hint | None, None, T]:
         """The stages, once all earlier calls are through theirs."""
-        while self._agreed < sequence:
+        while self._counts.agreed < sequence:
             yield None
         try:
             return (yield from stages)
         finally:
-            self._agreed = sequence + 1
+            self._counts.agreed = sequence + 1
 
     def number(self) -> int:
         """The sequence number of the next call.  Raises AbortedError on a broken communicator."""
@@ -236,8 +282,7 @@ class Context:
             raise AbortedError(
                 f"the communicator is broken since an earlier call: {self.broken}", rank=self.rank
             ) from self.broken
-        self._sequence += 1
-        return self._sequence - 1
+        return self._counts.take_number()
 
     # --- threads and requests ---------------------------------------------------------------------
 
@@ -285,19 +330,43 @@ class Context:
             owner=self,
         )
 
+    def all_calls(self) -> Counter[tuple[str, str]]:
+        """How many calls ended well, by collective and plan."""
+        total = self.tally.copy()
+        for label, count in () if self._repeats is None else self._repeats.calls():
+            if count:
+                total[label] += count
+        return total
+
+    @contextmanager
+    def forced(self, algorithm: str) -> Generator[None, None, None]:
+        """Inside, collectives that have a plan of this name take it.  UsageError when none has."""
+        with self.planner.forced(algorithm):
+            self._counts.pause()
+            try:
+                yield
+            finally:
+                self._counts.resume()
+
     def pending(self) -> int:
         """How many calls have been started and are not complete."""
         return PROGRESS.pending_of(self)
 
     # --- waiting --------------------------------------------------------------------------------
 
-    def wait(self, stages: Waits, collective: str, sequence: int, timeout_s: float | None) -> None:
+    def wait(
+        self,
+        stages: Generator[Hint | None, None, T],
+        collective: str,
+        sequence: int,
+        timeout_s: float | None,
+    ) -> T:
         """Do the stages of a call.  Raises what they raise, and CollectiveTimeoutError."""
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         try:
             # Closed at once: an error would keep it, and with it the worker from its work.
             with closing(PROGRESS.guarded(stages)) as guarded:
-                drive(
+                return drive(
                     guarded,
                     time.monotonic() + timeout_s,
                     lambda: self._look_for_abort(collective, sequence),
@@ -316,7 +385,9 @@ class Context:
         self._let_mpi_move()
         PROGRESS.turn()
 
-    def failed(self, error: BaseException, collective: str, sequence: int, stages: Waits | None) -> None:
+    def failed(
+        self, error: BaseException, collective: str, sequence: int, stages: Generator[Any, None, Any] | None
+    ) -> None:
         """Note an error; after one in the middle of a call no later call can be right."""
         if self.broken is not None:
             return  # this call falls with the one that broke the communicator
@@ -384,9 +455,26 @@ class Context:
             lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         self._control_segment = segment
-        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags)
+        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self._counts)
         self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
         self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
+
+    def _open_repeats(self) -> None:
+        """What is known of calls from before, where the extension can make them again."""
+        self._repeats: Repeats | None = None
+        self.again: Callable[[str, Given], Any] = never
+        network, _ = self._movement.native
+        if network is not None and possible(self.layout.nodes):
+            self._repeats = Repeats(
+                self._control,
+                self._counts,
+                PROGRESS.number,
+                self.in_use,
+                network,
+                self._spin_us * 1e-6,
+                self.config.checks == "on",
+            )
+            self.again = self._repeats.again
 
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
@@ -414,6 +502,8 @@ class Context:
         self.broken = self.broken or UsageError("this communicator is closed")
         PROGRESS.forget(self)
         self.on_devices.release()
+        if self._repeats is not None:
+            self._repeats.forget()
         self._movement.release()
         if self._control_segment is not None:
             self._control_segment.close()

@@ -21,6 +21,7 @@ import numpy as np
 
 from hpccoll.memory.flags import Flags
 from hpccoll.memory.segments import Segment
+from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.fingerprint import FINGERPRINT_BYTES, REFUSED_BYTE, Called
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
@@ -81,6 +82,7 @@ class Control:
         segment: Segment | None,
         shape: SegmentLayout,
         open_flags: Callable[[memoryview], Flags],
+        counts: Counts,
     ) -> None:
         self.members = layout.nodes[layout.node(rank)]
         self.me = layout.local_rank(rank)
@@ -94,17 +96,14 @@ class Control:
             self._buffer = segment.buffer
         self._flags = open_flags(self._buffer[: shape.abort_text])
         self._step = -1
-        self._turns = 0
+        self._counts = counts
         self._half: dict[int, int] = {}  # of the slots, by call: of the last two arrivals
 
     # --- arrivals -------------------------------------------------------------------------------
 
     def arrive(self, sequence: int, fingerprint: bytes, text: str, payload: Array | None) -> None:
         """Say what this rank calls; its payload lies beside it."""
-        if len(self._half) == 2:
-            del self._half[min(self._half)]
-        self._half[sequence] = self._turns % 2
-        self._turns += 1
+        self._use_half(sequence, self._counts.arrive())
         start = self._slot(sequence, self.me)
         self._buffer[start : start + FINGERPRINT_BYTES] = fingerprint
         if fingerprint[REFUSED_BYTE]:
@@ -114,6 +113,15 @@ class Control:
         if payload is not None and payload.size:
             self._elements(start + HEAD_BYTES, payload.size, payload.dtype)[...] = payload
         self._flags.store(LINE * (1 + self.me) + ARRIVED, sequence + 1)
+
+    def has_arrived(self, sequence: int) -> None:
+        """Take notice that repeats.c has arrived at a call."""
+        self._use_half(sequence, self._counts.arrivals - 1)
+
+    def _use_half(self, sequence: int, arrival: int) -> None:
+        if len(self._half) == 2:
+            del self._half[min(self._half)]
+        self._half[sequence] = arrival % 2
 
     def all_arrived(self, sequence: int) -> Waits:
         """Until every rank of the node has arrived at a call."""
@@ -197,6 +205,19 @@ class Control:
 
     def _result(self, sequence: int) -> int:
         return self._shape.results + self._half[sequence] * self._shape.result_bytes
+
+    def geometry(self) -> dict[str, Any]:
+        """Where things are, for repeats.c."""
+        return {
+            "control": self._buffer,
+            "me": self.me,
+            "members": len(self.members),
+            "arrived": LINE + ARRIVED,
+            "stride": LINE,
+            "slots": self._shape.slots,
+            "slot_bytes": self._shape.slot_bytes,
+            "head_bytes": HEAD_BYTES,
+        }
 
     # --- what each rank is doing, and abort -----------------------------------------------------
 

@@ -69,7 +69,7 @@ def open_network(private: MPI.Intracomm, idle_channel: int) -> _core.Network:
     addresses, problem = _functions()
     if problem:
         raise ResourceError(problem)
-    network: _core.Network = _core_module().Network(
+    network: _core.Network = core().Network(
         *addresses, private.handle, MPI.BYTE.handle, MPI.ANY_SOURCE, idle_channel
     )
     return network
@@ -77,7 +77,7 @@ def open_network(private: MPI.Intracomm, idle_channel: int) -> _core.Network:
 
 def new_bell() -> _core.Bell:
     """A bell that one thread rings (`ring()`) to make another come back from `run_all`."""
-    bell: _core.Bell = _core_module().Bell()
+    bell: _core.Bell = core().Bell()
     return bell
 
 
@@ -94,7 +94,7 @@ def run_all(
     True when one is complete or has failed, whose `advance` then says which; False after `seconds`, or when
     the bell rang.  `spin_s` and `yield_s` as in `NativeExecution.run`, counted from the last time any moved.
     """
-    over: bool = _core_module().run_all(
+    over: bool = core().run_all(
         [one.native for one in executions], seconds, bell, spin_s=spin_s, yield_s=yield_s
     )
     return over
@@ -112,7 +112,7 @@ def kernel(
     if native is not None and dtype == np.dtype(native[1]):
         found = _native_kernel(*native, combine)
     if found is None:
-        found = _core_module().python_kernel(_on_arrays(combine, dtype), dtype.itemsize)
+        found = core().python_kernel(_on_arrays(combine, dtype), dtype.itemsize)
     return found
 
 
@@ -129,12 +129,12 @@ class NodeGroup:
     def __init__(
         self, me: int, members: int, head: memoryview | Array, data: Array, areas: AreaParts | None = None
     ) -> None:
-        self.native: _core.Group = _core_module().Group(me, members, head, data.reshape(-1), data.shape[2])
+        self.native: _core.Group = core().Group(me, members, head, data.reshape(-1), data.shape[2])
         self._areas = areas
         self._known: set[int] = set()
 
     def refresh(self) -> None:
-        """Take notice of areas that have come and gone."""
+        """Take notice of areas that have come and gone: after each change, before the next call."""
         found = self._areas() if self._areas is not None else {}
         if found.keys() == self._known:
             return
@@ -167,10 +167,8 @@ class NativeExecution:
         channel: int,
         channels: int,
     ) -> None:
-        if group is not None:
-            group.refresh()
         self._operations = schedule.program.operations
-        self.native: _core.Execution = _core_module().Execution(
+        self.native: _core.Execution = core().Execution(
             program_of(schedule),
             [array.view(np.uint8) for array in memory],
             memory[0].dtype.itemsize,
@@ -180,6 +178,13 @@ class NativeExecution:
             channel,
             channels,
         )
+
+    @classmethod
+    def begun(cls, schedule: Schedule, native: _core.Execution) -> NativeExecution:
+        """One that was begun in C."""
+        self = cls.__new__(cls)
+        self._operations, self.native = schedule.program.operations, native
+        return self
 
     def advance(self, turns: int = 1) -> bool:
         """Move on as far as it goes without waiting; True once all operations are complete."""
@@ -241,7 +246,7 @@ def _flattened(schedule: Schedule) -> _core.Program:
         counts += own
     following = schedule.released_by_end
     starts = np.cumsum([0, *map(len, following)])
-    program: _core.Program = _core_module().Program(
+    program: _core.Program = core().Program(
         _table(rows), _table(places), _table(counts), _table(starts), _table([*chain(*following)])
     )
     return program
@@ -312,13 +317,13 @@ def _native_kernel(operator: str, name: str, combine: CombineArrays) -> _core.Ke
     dtype = np.dtype(name)
     if operator not in _UFUNCS or dtype.kind not in "biufc":
         return None
-    ufunc, core = _UFUNCS[operator], _core_module()
+    ufunc, module = _UFUNCS[operator], core()
     signature = f"{dtype.char}{dtype.char}->{dtype.char}"
     try:
         if signature in ufunc.types:
-            found = core.ufunc_kernel(ufunc, ufunc.types.index(signature), dtype.num, dtype.itemsize)
+            found = module.ufunc_kernel(ufunc, ufunc.types.index(signature), dtype.num, dtype.itemsize)
         else:
-            found = core.logical_kernel(operator, dtype.itemsize)
+            found = module.logical_kernel(operator, dtype.itemsize)
     except ValueError:
         return None
     return found if _agrees(found, combine, dtype) else None
@@ -347,7 +352,8 @@ def _on_arrays(combine: CombineArrays, dtype: np.dtype[Any]) -> Any:
     return on_memory
 
 
-def _core_module() -> Any:
+def core() -> Any:
+    """The module of the extension.  Raises: ResourceError where there is none."""
     if not _native.available():
         raise ResourceError(f"the engine is not available: {_native.reason()}")
     from hpccoll._native import _core

@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -30,6 +30,9 @@ from hpccoll.transports.base import Array, GroupTransport
 from hpccoll.transports.mpi import MpiGroup, MpiNetwork
 from hpccoll.transports.shm import ShmGroup
 from hpccoll.transports.slots import Slots, slot_bytes, staging_layout
+
+if TYPE_CHECKING:
+    from hpccoll._native import _core
 
 BYTE = np.dtype(np.uint8)
 SCRATCH_KEPT = 4
@@ -106,10 +109,22 @@ class Movement:
         memory = (give, take, scratch[:scratch_bytes].view(give.dtype))
         yield from self._walk(self._execution(schedule, memory, arithmetic, base), note_step)
         self._give_back(scratch)
+        self._finish(call, take)
+
+    def go_on(
+        self, call: Call, schedule: Schedule, begun: _core.Execution, note_step: Callable[[int], None]
+    ) -> Waits:
+        """The rest of a program that was begun in C on the caller's arrays."""
+        yield from self._walk(NativeExecution.begun(schedule, begun), note_step)
+        if call.take is not None:
+            self._finish(call, call.take.flat)
+
+    def _finish(self, call: Call, take: Array) -> None:
+        """Bring what has been moved to the caller's array, where it is not yet."""
         if call.take is None or take.size == 0:
             return
-        if arithmetic is not None:
-            arithmetic.finish(take, call.operands(self._rank, self._layout.size), call.take.flat)
+        if call.arithmetic is not None:
+            call.arithmetic.finish(take, call.operands(self._rank, self._layout.size), call.take.flat)
         elif not np.may_share_memory(take, call.take.flat):
             call.take.flat.view(BYTE)[...] = take
 
@@ -185,6 +200,7 @@ class Movement:
         me = self._layout.local_rank(self._rank)
         if self._engine:
             self._group = NodeGroup(me, members, memory[:head], data, self.areas.parts)
+            self._group.refresh()
         else:
             self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
 
@@ -208,7 +224,15 @@ class Movement:
         segment = yield from open_shared(
             self._private, self._layout, total_bytes(of_node), self._config.shm_dir, "array"
         )
-        return self.areas.add(number, segment, of_node, shape, dtype)
+        array = self.areas.add(number, segment, of_node, shape, dtype)
+        if isinstance(self._group, NodeGroup):
+            self._group.refresh()
+        return array
+
+    @property
+    def native(self) -> tuple[_core.Network | None, _core.Group | None]:
+        """What the engine has: messages, and the node's group once it is open."""
+        return self._native_network, self._group.native if isinstance(self._group, NodeGroup) else None
 
     def _borrow(self, nbytes: int) -> Array:
         """Scratch memory of at least so many bytes (a multiple of 64), reused between calls."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hpccoll.calls import Call
-from hpccoll.plans.collective import SCANS
 from hpccoll.plans.flat import one_by_one, payload_elements
 from hpccoll.plans.steps import Plan
 from hpccoll.runtime.agreement import Payload
 from hpccoll.transports.base import Array, Combine
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` elements from `offset` on of the payloads of ranks first to last - 1, combined or in a row."""
+
+    first: int
+    last: int
+    offset: int
+    count: int
+
 
 _WHOLE = frozenset({"allreduce", "reduce", "broadcast", "allgather", "gather"})  # the result is all there is
 
@@ -53,21 +65,23 @@ def finish_payload(call: Call, plan: Plan, payload: Payload, rank: int) -> None:
 
 def _part_of(payload: Payload, plan: Plan, rank: int) -> Array | None:
     """The result of this rank, from what all ranks sent; None for the first of an exclusive scan."""
-    name, count, out = plan.collective.name, plan.collective.count, payload.out
-    if out is None:
+    part, out = part_of(plan, payload.root, rank), payload.out
+    if out is None or part.first == part.last:
         return None
-    if payload.mode == "gather":
-        by_rank = out.reshape(plan.layout.size, payload.elements)
-        if name == "alltoall":
-            return by_rank[:, rank * count : (rank + 1) * count].reshape(-1)
-        if name in SCANS:
-            last = rank + 1 if name == "scan" else rank
-            return _fold(by_rank[:last], payload.combine) if last else None
-        if plan.collective.reduces:
-            out = _fold(by_rank, payload.combine)
-    if name in ("reduce_scatter", "scatter"):
-        return out[rank * count : (rank + 1) * count]
-    return out
+    columns = slice(part.offset, part.offset + part.count)
+    if payload.mode != "gather":
+        return out[columns]
+    rows = out.reshape(plan.layout.size, payload.elements)[part.first : part.last, columns]
+    return _fold(rows, payload.combine) if plan.collective.reduces else rows.reshape(-1)
+
+
+def part_of(plan: Plan, root: int, rank: int) -> Part:
+    """Which elements of the payloads the result of a rank is made of."""
+    name, size, count = plan.collective.name, plan.collective.size, plan.collective.count
+    own = name in ("reduce_scatter", "scatter", "alltoall")
+    first = root if name in ("broadcast", "scatter") else 0
+    last = {"broadcast": root + 1, "scatter": root + 1, "scan": rank + 1, "exscan": rank}.get(name, size)
+    return Part(first, last, rank * count if own else 0, count)
 
 
 def _fold(rows: Array, combine: Combine | None) -> Array:

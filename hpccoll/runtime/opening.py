@@ -55,9 +55,12 @@ class Opening:
         self._movement = movement
 
     def agree(
-        self, call: Call, sequence: int, give: Array
+        self, call: Call, sequence: int, give: Array, arrived: bool = False
     ) -> Generator[Hint | None, None, tuple[Planned, Payload | None]]:
-        """The plan that all ranks take, and the payload if it has travelled along."""
+        """The plan that all ranks take, and the payload if it has travelled along.
+
+        `arrived`: this rank has said what it calls already.
+        """
         if partly_known(call):
             planned = yield from self._agree_on_lengths(call, sequence)
             payload = None
@@ -68,10 +71,10 @@ class Opening:
             one_shot = planned.plan.name == ONE_SHOT
             payload = payload_of(call, planned.plan, give) if one_shot else None
             if payload is not None or again or self._config.checks == "on" or call.collective == "barrier":
-                fingerprint = _fingerprint(call, sequence, planned.code, refusal=refusal)
+                fingerprint = fingerprint_of(call, sequence, planned.code, refusal=refusal)
                 try:
                     yield from self._agreement.check(
-                        sequence, fingerprint, str(refusal or ""), payload, again
+                        sequence, fingerprint, str(refusal or ""), payload, again, arrived
                     )
                 except MismatchError as error:
                     yield from self._name_counts(call, error)
@@ -87,7 +90,7 @@ class Opening:
         own = np.array([call.take.count if call.take is not None else 0])
         counts = np.empty(self._size, own.dtype)
         payload = Payload("gather", own, counts, 1, own.dtype, 0, None)
-        fingerprint = _fingerprint(call, sequence, 0, EXCHANGING)
+        fingerprint = fingerprint_of(call, sequence, 0, EXCHANGING)
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         try:
             call.complete(counts.tolist())
@@ -123,7 +126,7 @@ class Opening:
         """All ranks call the same, and give what others take; returns how many elements there are."""
         out = np.zeros(2, np.int64)
         payload = Payload("reduce", balance(both, self._rank), out, 2, out.dtype, 0, _add)
-        fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), form)
+        fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call.collective), form)
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         if out[0] != 0:
             yield from self._name_disagreement(call, sequence, both)
@@ -169,7 +172,7 @@ class Opening:
             return
         code = self._planner.asked_code(call.collective)
         try:
-            yield from self._agreement.check(sequence, _fingerprint(call, sequence, code), "", None)
+            yield from self._agreement.check(sequence, fingerprint_of(call, sequence, code), "", None)
         except MismatchError as error:
             yield from self._name_counts(call, error)
             raise
@@ -178,7 +181,7 @@ class Opening:
         if partly_known(call):
             yield from self._balanced(call, sequence, vectors(call, self._rank, self._size), MAKING)
         else:
-            fingerprint = _fingerprint(call, sequence, self._planner.asked_code(call.collective), MAKING)
+            fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call.collective), MAKING)
             yield from self._agreement.check(sequence, fingerprint, "", None)
 
 
@@ -189,9 +192,10 @@ def refusal_kind(error: UsageError | None) -> int:
     return REFUSED_TYPE if isinstance(error, UsageTypeError) else REFUSED_VALUE
 
 
-def _fingerprint(
+def fingerprint_of(
     call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
 ) -> bytes:
+    """What this rank calls, packed; `plan`: its number among those of the collective."""
     operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
     count, checksum = call.count, 0
     if (counts := shared_counts(call)) is not None:

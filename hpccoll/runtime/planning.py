@@ -200,6 +200,11 @@ class Planner:
         finally:
             self._forced = before
 
+    @property
+    def is_forced(self) -> bool:
+        """A plan is asked for by `forced`."""
+        return bool(self._forced)
+
     def only(self, collective: str) -> str:
         """The plan asked for by name, where this collective has it."""
         forced = self._forced

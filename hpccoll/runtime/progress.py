@@ -16,6 +16,7 @@ import math
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, TypeVar
@@ -139,10 +140,12 @@ class Progress:
     """The started calls of this process."""
 
     def __init__(self) -> None:
+        self.number = array("q", [0])  # of calls that are pending, for repeats.c
         self._reset()
 
     def _reset(self) -> None:
         self._pending: list[Running] = []
+        self.number[0] = 0
         self._lock = _TurnLock()
         self._turning = False
         self._turns = 0
@@ -155,6 +158,7 @@ class Progress:
         """Take a started call: it has its first turn here."""
         with self._lock:
             self._pending.append(running)
+            self.number[0] = len(self._pending)
             self.turn()
             if self._pending and self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
                 self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
@@ -165,6 +169,7 @@ class Progress:
         """No turns any more for the calls of a communicator that is given up."""
         with self._lock:
             self._pending = [one for one in self._pending if one.owner is not owner]
+            self.number[0] = len(self._pending)
 
     def pending_of(self, owner: object) -> int:
         """How many calls of a communicator are not complete."""
@@ -187,6 +192,7 @@ class Progress:
                     if found is not MOVED and hint is not None:
                         found = hint
                 self._pending = [one for one in self._pending if not one.done]
+                self.number[0] = len(self._pending)
                 return found
             finally:
                 self._turning = False

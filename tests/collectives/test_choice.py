@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import hpccoll
-from hpccoll.calls import Call
-from hpccoll.runtime.planning import Planned, Planner
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts, on_layouts
 from tests.support.oracle import BLOCKED, COLLECTIVES, Job, perform
 
 
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the plans of all calls."""
-    names: list[str] = []
-    plan = Planner.plan
-
-    def noted(self: Planner, call: Call) -> Planned:
-        planned = plan(self, call)
-        names.append(planned.plan.name)
-        return planned
-
-    monkeypatch.setattr(Planner, "plan", noted)
-    return names
+def plan_of(comm: Any, job: Job) -> str:
+    """The name of the plan by which a call was made."""
+    before = comm.tally()
+    perform(comm, job)
+    ((_, name),) = comm.tally() - before
+    return str(name)
 
 
 @on_layouts(1, 2, 3, 4)
-def test_a_forced_plan_is_the_one_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+def test_a_forced_plan_is_the_one_taken(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
     for collective in COLLECTIVES:
         names = comm.algorithms(collective)
         assert {"flat", "one_shot"} < set(names)
         for name in names:
-            del taken[:]
             with comm.forced(name):
-                perform(comm, Job(collective, 11))
-            assert taken == [name]
+                assert plan_of(comm, Job(collective, 11)) == name
 
 
 @pytest.mark.ranks(4)
@@ -57,47 +48,40 @@ def test_the_plans_of_a_layout(communicator: Make) -> None:
 
 
 @layouts({"": (2,), "2+1": (3,)})
-def test_forced_ends_with_its_block_also_after_an_error(
-    communicator: Make, layout: str, taken: list[str]
-) -> None:
+def test_forced_ends_with_its_block_also_after_an_error(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
-    perform(comm, Job("allreduce", 11))
-    chosen = taken.pop()
+    job = Job("allreduce", 11)
+    chosen = plan_of(comm, job)
     with comm.forced("ring"):
         with comm.forced("tree"):
-            perform(comm, Job("allreduce", 11))
+            assert plan_of(comm, job) == "tree"
         with pytest.raises(ValueError, match="root is -1"), comm.forced("chain"):
             comm.Bcast(np.zeros(3), root=-1)
-        perform(comm, Job("allreduce", 11))
-    perform(comm, Job("allreduce", 11))
-    assert taken == ["tree", "ring", chosen]
+        assert plan_of(comm, job) == "ring"
+    assert plan_of(comm, job) == chosen
 
 
 @layouts({"": (2,), "2+1": (3,)})
-def test_a_plan_that_cannot_do_a_call_is_not_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+def test_a_plan_that_cannot_do_a_call_is_not_taken(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
     with comm.forced("one_shot"):
-        perform(comm, Job("allreduce", 100_000))
-        perform(comm, Job("allreduce", 10))
-    assert taken[0] != "one_shot"
-    assert taken[1] == "one_shot"
-    del taken[:]
+        assert plan_of(comm, Job("allreduce", 100_000)) != "one_shot"
+        assert plan_of(comm, Job("allreduce", 10)) == "one_shot"
     with comm.forced("flat"):
         # NaN under MAX: MPI's answer depends on where the NaN is.
-        perform(comm, Job("allreduce", 5000, np.dtype("f8"), "MAX"))
-    assert (taken == ["flat"]) == (comm.node_count == 1)
+        name = plan_of(comm, Job("allreduce", 5000, np.dtype("f8"), "MAX"))
+    assert (name == "flat") == (comm.node_count == 1)
 
 
 @on_layouts(1, 2, 3, 4, 5)
-def test_explain_names_the_plan_that_is_taken(communicator: Make, layout: str, taken: list[str]) -> None:
+def test_explain_names_the_plan_that_is_taken(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
     for collective in COLLECTIVES:
         for count in (1, 300, 3000, 60_000):
             blocks = comm.size if collective in BLOCKED else 1
             explanation = comm.explain(collective, 8 * count * blocks, dtype="i8", root=comm.size - 1)
-            del taken[:]
-            perform(comm, Job(collective, count, root=comm.size - 1))
-            assert taken == [explanation.plan], f"{collective} of {count}"
+            found = plan_of(comm, Job(collective, count, root=comm.size - 1))
+            assert found == explanation.plan, f"{collective} of {count}"
             times = [candidate.time_s for candidate in explanation.candidates]
             assert times == sorted(times)
             text = str(explanation)
@@ -127,16 +111,11 @@ def test_every_rank_chooses_alike(world: MPI.Intracomm, communicator: Make, layo
         (" reduce:binomial , flat", {"allreduce": "flat", "broadcast": "flat"}),
     ],
 )
-def test_the_option(
-    world: MPI.Intracomm, layout: str, algorithm: str, wanted: dict[str, str], taken: list[str]
-) -> None:
+def test_the_option(world: MPI.Intracomm, layout: str, algorithm: str, wanted: dict[str, str]) -> None:
     comm = hpccoll.Communicator(world, layout=layout, algorithm=algorithm)
     for collective, name in wanted.items():
-        del taken[:]
-        perform(comm, Job(collective, 11))
-        perform(comm, Job(collective, 5000))
-        assert taken == [name, name]
+        assert plan_of(comm, Job(collective, 11)) == name
+        assert plan_of(comm, Job(collective, 5000)) == name
     with comm.forced("recursive_doubling"):
-        perform(comm, Job("allreduce", 11))
-    assert taken[-1] == "recursive_doubling"
+        assert plan_of(comm, Job("allreduce", 11)) == "recursive_doubling"
     comm.close()

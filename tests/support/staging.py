@@ -72,13 +72,12 @@ class Team:
         self, me: int, program: Program, memory: Sequence[Array], combine: CombineArrays, operator: str = ""
     ) -> Execution | engine.NativeExecution:
         """A program of group calls; `operator`: what `combine` is called, where the engine has a kernel."""
-        schedule, dtype = Schedule(program), memory[0].dtype
-        if not self.native[me]:
-            return Execution(
-                schedule, memory, _no_network(), lambda call: self.ends[me], combine, lambda step: step
-            )
+        schedule, dtype, end = Schedule(program), memory[0].dtype, self.ends[me]
+        if not isinstance(end, engine.NodeGroup):
+            return Execution(schedule, memory, _no_network(), lambda call: end, combine, lambda step: step)
+        end.refresh()
         kernel = engine.kernel(combine, dtype, (operator, dtype.name) if operator else None)
-        return engine.NativeExecution(schedule, memory, None, self.ends[me], kernel, 0, 1)
+        return engine.NativeExecution(schedule, memory, None, end, kernel, 0, 1)
 
 
 def calls_program(
