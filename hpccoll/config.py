@@ -56,9 +56,13 @@ class Config:
     chunk_bytes: int = 1024 * 1024
     """Smallest part of a buffer, in bytes, that a two-level plan pipelines."""
 
-    staging_bytes: int = 2 * 1024 * 1024
+    staging_bytes: int = 512 * 1024
     """Shared memory of each rank, in bytes (at least 4096), through which a node's ranks exchange long
     messages; two halves of it are in use in turn.  All ranks of a node together take at most 64 MiB."""
+
+    single_copy_bytes: int = 4 * 1024 * 1024
+    """A scatter of at least so many bytes is read by the node's ranks from where the root has it, by
+    process_vm_readv, where the system allows that between all of them; 0 turns that off."""
 
     device_path: str = "auto"
     """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":
@@ -87,6 +91,7 @@ class Config:
             ("segment_bytes", 64, 2**30),
             ("chunk_bytes", 64, 2**40),
             ("staging_bytes", 4096, 2**30),
+            ("single_copy_bytes", 0, 2**60),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -14,6 +14,9 @@
 
 #include <string.h>
 
+/* Elements are combined in pieces of so many bytes, which a cache still has when they are copied out. */
+#define PIECE_BYTES 65536
+
 static int64_t
 least(int64_t a, int64_t b)
 {
@@ -62,25 +65,63 @@ stream_write(const Stream *self, int64_t start, int64_t stop, const char *values
     stream_copy(self, start, stop, (char *)values, 1);
 }
 
-/* Where a stream of one piece lies in memory that all members reach. */
-static Offer
-offer_of(Group *group, const Stream *stream)
+/* Where the elements from `start` on lie, if the stream is of one piece; else NULL. */
+static char *
+stream_at(const Stream *self, int64_t start)
 {
-    if (stream->count != 1 || stream->length == 0)
-        return (Offer){0, 0};
-    const Place *place = stream->places;
-    return group_locate(group, stream->buffers[place->memory] + place->start * stream->itemsize,
-                        stream->length * stream->itemsize);
+    if (self->count != 1)
+        return NULL;
+    return self->buffers[self->places->memory] + (self->places->start + start) * self->itemsize;
 }
 
-/* A member's elements: those from `start` of all that it gives, which its slot has from `in_slot` on. */
+/* A member's elements: those from `start` of all that it gives, which its slot has from `in_slot` on.  NULL when they
+ * are not there, or in another process. */
 static const char *
 given(const GroupCall *self, uint64_t block, int64_t member, int64_t start, int64_t in_slot, int64_t count)
 {
-    Offer offer = group_source(self->group, block, member);
+    Group *group = self->group;
+    const char *own = member == group->me ? stream_at(&self->source, start) : NULL;
+    Offer offer = group_source(group, block, member);
+    if (own != NULL)
+        return own;
     if (offer.area == 0)
-        return group_slot(self->group, block, member) + in_slot * self->itemsize;
-    return group_offered(self->group, member, offer, start * self->itemsize, count * self->itemsize);
+        return group_slot(group, block, member) + in_slot * self->itemsize;
+    return group_offered(group, member, offer, start * self->itemsize, count * self->itemsize);
+}
+
+/* Copies elements that a member offers in its process, those from `start` on, to the target from `to` on. */
+static int
+fetch(const GroupCall *self, int64_t member, Offer offer, int64_t start, int64_t count, int64_t to)
+{
+    const Stream *target = &self->target;
+    int64_t offset = 0;
+    for (int64_t i = 0; i < target->count; ++i) {
+        const Place *place = target->places + i;
+        int64_t size = place->stop - place->start;
+        int64_t low = to > offset ? to : offset, high = least(to + count, offset + size);
+        if (low < high
+            && group_fetch(self->group, member, offer, (start + low - to) * self->itemsize,
+                           (high - low) * self->itemsize,
+                           target->buffers[place->memory] + (place->start + low - offset) * self->itemsize) < 0)
+            return -1;
+        offset += size;
+    }
+    return 0;
+}
+
+/* Copies a member's elements, as of `given`, to the target from `to` on; -1 when they are not there. */
+static int
+take(const GroupCall *self, uint64_t block, int64_t member, int64_t start, int64_t in_slot, int64_t count,
+     int64_t to)
+{
+    Offer offer = group_source(self->group, block, member);
+    if (offer.area == IN_PROCESS && member != self->group->me)
+        return fetch(self, member, offer, start, count, to);
+    const char *from = given(self, block, member, start, in_slot, count);
+    if (from == NULL)
+        return -1;
+    stream_write(&self->target, to, to + count, from);
+    return 0;
 }
 
 /* Parts: which elements a part is, for calls on one region and for calls with counts */
@@ -104,6 +145,18 @@ before(const GroupCall *self, int64_t part, int64_t count)
     return least(part * self->room, count);
 }
 
+/* Of a part of `count` elements this member combines low, ..., high - 1. */
+typedef struct {
+    int64_t low, high, count;
+} Share;
+
+static Share
+share_of(const GroupCall *self, int64_t count)
+{
+    const Group *group = self->group;
+    return (Share){count * group->me / group->members, count * (group->me + 1) / group->members, count};
+}
+
 /* What one member gives to another: where it begins in all that it gives, and how many elements it is. */
 typedef struct {
     int64_t begin, count;
@@ -121,10 +174,12 @@ piece_of(const GroupCall *self, int64_t giver, int64_t taker)
     return found;
 }
 
-/* Copies a part of the own piece for a member out of the source. */
+/* Copies a part of the own piece for a member out of the source, unless that is this one, which reads it there. */
 static void
 give_piece(const GroupCall *self, int64_t part, int64_t taker, char *out)
 {
+    if (taker == self->group->me && self->source.count == 1)
+        return;
     Piece piece = piece_of(self, self->group->me, taker);
     stream_read(&self->source, piece.begin + before(self, part, piece.count),
                 piece.begin + before(self, part + 1, piece.count), out);
@@ -136,11 +191,7 @@ take_piece(const GroupCall *self, int64_t part, uint64_t block, int64_t giver, i
 {
     Piece piece = piece_of(self, giver, self->group->me);
     int64_t low = before(self, part, piece.count), high = before(self, part + 1, piece.count);
-    const char *from = given(self, block, giver, piece.begin + low, in_slot, high - low);
-    if (from == NULL)
-        return -1;
-    stream_write(&self->target, at + low, at + high, from);
-    return 0;
+    return take(self, block, giver, piece.begin + low, in_slot, high - low, at + low);
 }
 
 static int
@@ -180,10 +231,24 @@ fill(const GroupCall *self, int64_t part, uint64_t block)
         for (int64_t member = 0; member < members; ++member)
             give_piece(self, part, member, own + member * self->room * self->itemsize);
         break;
-    case ALLGATHER:
     case GATHER:
-        give_piece(self, part, group->me, own);
+        if (group->me == self->root && self->source.count == 1)
+            break;
+        /* fall through */
+    case ALLGATHER: { /* the same for everybody */
+        Piece piece = piece_of(self, group->me, group->me);
+        stream_read(&self->source, before(self, part, piece.count), before(self, part + 1, piece.count), own);
         break;
+    }
+    case ALLREDUCE:
+    case REDUCE: {
+        Share mine = share_of(self, part_length(self, part, self->source.length));
+        stream_read(&self->source, start, start + mine.low, own);
+        if (self->source.count != 1) /* else this member, which combines them, reads them there */
+            stream_read(&self->source, start + mine.low, start + mine.high, own + mine.low * self->itemsize);
+        stream_read(&self->source, start + mine.high, start + mine.count, own + mine.high * self->itemsize);
+        break;
+    }
     default:
         stream_read(&self->source, start, start + part_length(self, part, self->source.length),
                     self->code == BROADCAST ? group_slot(group, block, 0) : own);
@@ -207,19 +272,20 @@ fill_ahead(GroupCall *self, int *moved)
     }
 }
 
-/* Combining: the own share of a part, `count` elements from `start` of what each member gives, which are in
- * its slot from `in_slot` on.  -1 when the kernel raised, or a member's elements are not there. */
+/* Combining: `count` elements from `start` of what each member gives, which are in its slot from `in_slot` on.  -1 when
+ * the kernel raised, or a member's elements are not there. */
 
 /* All of them into the first slot. */
 static int
 combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
             PyObject **error)
 {
-    char *result = group_slot(self->group, block, 0) + in_slot * self->itemsize;
+    Group *group = self->group;
+    char *result = group_slot(group, block, 0) + in_slot * self->itemsize;
     const char *left = given(self, block, 0, start, in_slot, count);
-    if (left != NULL && left != result && self->group->members == 1)
+    if (left != NULL && left != result && group->members == 1)
         memcpy(result, left, (size_t)(count * self->itemsize));
-    for (int64_t member = 1; member < self->group->members; ++member) {
+    for (int64_t member = 1; member < group->members; ++member) {
         const char *right = given(self, block, member, start, in_slot, count);
         if (left == NULL || right == NULL
             || kernel_combine(self->kernel, left, right, result, count, error) < 0)
@@ -234,19 +300,28 @@ static int
 combine_running(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
                 PyObject **error)
 {
-    int64_t last = self->group->members - (self->code == EXSCAN);
+    Group *group = self->group;
+    int64_t last = group->members - (self->code == EXSCAN);
     for (int64_t member = 0; member < last; ++member) {
         const char *right = given(self, block, member, start, in_slot, count);
-        char *into = group_slot(self->group, block, member) + in_slot * self->itemsize;
+        char *into = group_slot(group, block, member) + in_slot * self->itemsize;
         if (right == NULL)
             return -1;
         if (member == 0 && right != into)
             memcpy(into, right, (size_t)(count * self->itemsize));
         if (member > 0
-            && kernel_combine(self->kernel, into - self->group->slot_bytes, right, into, count, error) < 0)
+            && kernel_combine(self->kernel, into - group->slot_bytes, right, into, count, error) < 0)
             return -1;
     }
     return 0;
+}
+
+/* Elements that are combined at a time: what a cache holds, or all where the kernel is Python's. */
+static int64_t
+piece_length(const GroupCall *self, int64_t count)
+{
+    int64_t length = PIECE_BYTES / self->itemsize;
+    return self->kernel->loop == NULL || length < 1 ? count : length;
 }
 
 static int
@@ -275,16 +350,22 @@ hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, 
 }
 
 static int
-combine_share(const GroupCall *self, uint64_t block, int64_t start, int64_t count, PyObject **error)
+combine_share(const GroupCall *self, uint64_t block, int64_t start, Share mine, PyObject **error)
 {
-    const Group *group = self->group;
-    int64_t low = count * group->me / group->members;
-    int64_t size = count * (group->me + 1) / group->members - low;
-    if (self->code == SCAN || self->code == EXSCAN)
-        return combine_running(self, block, start + low, low, size, error);
-    if (combine_all(self, block, start + low, low, size, error) < 0)
-        return -1;
-    return all_offer_targets(self, block) ? hand_out(self, block, start + low, low, size) : 0;
+    int scans = self->code == SCAN || self->code == EXSCAN;
+    int hands_out = !scans && all_offer_targets(self, block);
+    int64_t piece = piece_length(self, mine.high - mine.low);
+    for (int64_t low = mine.low; low < mine.high; low += piece) {
+        int64_t size = least(piece, mine.high - low);
+        int failed = scans ? combine_running(self, block, start + low, low, size, error)
+                           : combine_all(self, block, start + low, low, size, error);
+        if (failed || (hands_out && hand_out(self, block, start + low, low, size) < 0))
+            return -1;
+        if (!scans && !hands_out && self->target.length > 0) /* as long as a cache has it */
+            stream_write(&self->target, start + low, start + low + size,
+                         group_slot(self->group, block, 0) + low * self->itemsize);
+    }
+    return 0;
 }
 
 /* Draining: a part comes out of the slots.  1 done, 0 not yet, -1 as above. */
@@ -295,11 +376,11 @@ drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
     Group *group = self->group;
     int scans = self->code == SCAN || self->code == EXSCAN;
     int64_t start = part_start(self, self->part);
-    int64_t count = part_length(self, self->part, self->source.length);
+    Share mine = share_of(self, part_length(self, self->part, self->source.length));
     if (!self->combined) {
         if (!group_all_reached(group, ARRIVED, block + 1))
             return 0;
-        if (combine_share(self, block, start, count, error) < 0)
+        if (combine_share(self, block, start, mine, error) < 0)
             return -1;
         group_mark(group, COMBINED, block);
         self->combined = 1;
@@ -309,9 +390,16 @@ drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
         return 1;
     if (!group_all_reached(group, COMBINED, block + 1))
         return 0;
-    int64_t from = self->code == SCAN ? group->me : self->code == EXSCAN ? group->me - 1 : 0;
-    if (scans || !all_offer_targets(self, block))
-        stream_write(&self->target, start, start + count, group_slot(group, block, from));
+    if (scans) {
+        int64_t from = self->code == SCAN ? group->me : group->me - 1;
+        stream_write(&self->target, start, start + mine.count, group_slot(group, block, from));
+    }
+    else if (!all_offer_targets(self, block)) {
+        const char *result = group_slot(group, block, 0);
+        stream_write(&self->target, start, start + mine.low, result);
+        stream_write(&self->target, start + mine.high, start + mine.count,
+                     result + mine.high * self->itemsize);
+    }
     return 1;
 }
 
@@ -324,9 +412,14 @@ drain_reduce_scatter(GroupCall *self, uint64_t block, PyObject **error)
     int64_t in_slot = group->me * self->room;
     if (!group_all_reached(group, ARRIVED, block + 1))
         return 0;
-    if (combine_all(self, block, mine.begin + low, in_slot, high - low, error) < 0)
-        return -1;
-    stream_write(&self->target, low, high, group_slot(group, block, 0) + in_slot * self->itemsize);
+    int64_t piece = piece_length(self, high - low);
+    for (int64_t done = 0; done < high - low; done += piece) {
+        int64_t size = least(piece, high - low - done), at = in_slot + done;
+        if (combine_all(self, block, mine.begin + low + done, at, size, error) < 0)
+            return -1;
+        stream_write(&self->target, low + done, low + done + size,
+                     group_slot(group, block, 0) + at * self->itemsize);
+    }
     return 1;
 }
 
@@ -340,12 +433,9 @@ drain_broadcast(GroupCall *self, uint64_t block)
         return 1;
     if (!group_one_reached(group, ARRIVED, self->root, block + 1))
         return 0;
-    const char *from = group_source(group, block, self->root).area == 0
-                           ? group_slot(group, block, 0)
-                           : given(self, block, self->root, start, 0, count);
-    if (from == NULL)
-        return -1;
-    stream_write(&self->target, start, start + count, from);
+    if (group_source(group, block, self->root).area != 0)
+        return take(self, block, self->root, start, 0, count, start) < 0 ? -1 : 1;
+    stream_write(&self->target, start, start + count, group_slot(group, block, 0));
     return 1;
 }
 
@@ -357,12 +447,9 @@ drain_scatter(GroupCall *self, uint64_t block)
     int64_t low = before(self, self->part, mine.count), high = before(self, self->part + 1, mine.count);
     if (!group_one_reached(group, ARRIVED, self->root, block + 1))
         return 0;
-    const char *from = group_source(group, block, self->root).area == 0
-                           ? group_slot(group, block, group->me)
-                           : given(self, block, self->root, mine.begin + low, 0, high - low);
-    if (from == NULL)
-        return -1;
-    stream_write(&self->target, low, high, from);
+    if (group_source(group, block, self->root).area != 0 || group->me == self->root)
+        return take(self, block, self->root, mine.begin + low, 0, high - low, low) < 0 ? -1 : 1;
+    stream_write(&self->target, low, high, group_slot(group, block, group->me));
     return 1;
 }
 
@@ -497,8 +584,13 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
     if (code == EXSCAN && group->me == 0 && self->target.length > 0)
         return refused("the first member of an exclusive scan has no results");
     if (fills(self)) {
-        self->source_offer = offer_of(group, &self->source);
-        self->target_offer = offer_of(group, &self->target);
+        const Stream *source = &self->source, *target = &self->target;
+        /* Only where one member would have to copy all that the others get: else slots in caches are faster. */
+        Offer (*where)(Group *, const char *, int64_t) = code == SCATTER ? group_readable : group_locate;
+        if (source->count == 1 && source->length > 0)
+            self->source_offer = where(group, stream_at(source, 0), source->length * itemsize);
+        if (target->count == 1 && target->length > 0)
+            self->target_offer = group_locate(group, stream_at(target, 0), target->length * itemsize);
     }
     int64_t length = code == BROADCAST && group->me != self->root ? self->target.length
                                                                   : self->source.length;

@@ -1,9 +1,12 @@
 /* Group: the staging segment as one member sees it, as transports/slots.py describes it, and the areas of memory
  * outside it that all members reach (memory/areas.py). */
 
+#define _GNU_SOURCE /* process_vm_readv */
+
 #include "slots.h"
 
 #include <string.h>
+#include <sys/uio.h>
 
 #define LINE_WORDS 8
 #define OFFER_LINES 2
@@ -119,6 +122,93 @@ group_locate(Group *self, const char *at, int64_t nbytes)
         uintptr_t start = (uintptr_t)part->buf;
         if (begin >= start && end <= start + (uintptr_t)part->len)
             found = (Offer){self->areas[i].number + 1, (int64_t)(begin - start)};
+    }
+    return found;
+}
+
+/* Memory of other processes */
+
+static int
+read_process(pid_t process, int64_t address, int64_t nbytes, char *out)
+{
+    while (nbytes > 0) {
+        struct iovec here = {out, (size_t)nbytes}, there = {(void *)(uintptr_t)address, (size_t)nbytes};
+        ssize_t got = process_vm_readv(process, &here, 1, &there, 1, 0);
+        if (got <= 0)
+            return -1;
+        out += got, address += got, nbytes -= got;
+    }
+    return 0;
+}
+
+int
+group_fetch(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, char *out)
+{
+    return self->processes == NULL ? -1
+                                   : read_process(self->processes[member], offer.offset + start, nbytes, out);
+}
+
+Offer
+group_readable(Group *self, const char *at, int64_t nbytes)
+{
+    Offer found = group_locate(self, at, nbytes);
+    if (found.area != 0 || self->processes == NULL || nbytes < self->least_in_process)
+        return found;
+    /* Some memory cannot be read this way, as what drivers map: its owner asks before others do. */
+    char probe[2];
+    pid_t own = self->processes[self->me];
+    if (read_process(own, (intptr_t)at, 1, probe) < 0 || read_process(own, (intptr_t)at + nbytes - 1, 1, probe) < 0)
+        return found;
+    return (Offer){IN_PROCESS, (intptr_t)at};
+}
+
+static PyObject *
+Group_use_processes(Group *self, PyObject *args)
+{
+    PyObject *sequence;
+    long long least;
+    if (!PyArg_ParseTuple(args, "OL:use_processes", &sequence, &least))
+        return NULL;
+    if (self->processes != NULL || PySequence_Size(sequence) != self->members) {
+        if (!PyErr_Occurred())
+            refused("there must be a process for each member, told once");
+        return NULL;
+    }
+    pid_t *processes = PyMem_RawMalloc((size_t)self->members * sizeof *processes);
+    int failed = processes == NULL;
+    if (failed)
+        PyErr_NoMemory();
+    for (int64_t i = 0; i < self->members && !failed; ++i) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        processes[i] = item == NULL ? -1 : (pid_t)PyLong_AsLong(item);
+        failed = PyErr_Occurred() != NULL;
+        Py_XDECREF(item);
+    }
+    if (failed) {
+        PyMem_RawFree(processes);
+        return NULL;
+    }
+    self->processes = processes;
+    self->least_in_process = least;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+bytes_of_process(PyObject *module, PyObject *args)
+{
+    (void)module;
+    long long process, address;
+    Py_ssize_t nbytes;
+    if (!PyArg_ParseTuple(args, "LLn:bytes_of_process", &process, &address, &nbytes))
+        return NULL;
+    if (nbytes < 0) {
+        refused("there is no number of bytes below 0");
+        return NULL;
+    }
+    PyObject *found = PyBytes_FromStringAndSize(NULL, nbytes);
+    if (found != NULL && read_process((pid_t)process, address, nbytes, PyBytes_AS_STRING(found)) < 0) {
+        Py_DECREF(found);
+        return PyErr_SetFromErrno(PyExc_OSError);
     }
     return found;
 }
@@ -260,6 +350,7 @@ Group_dealloc(Group *self)
     for (Py_ssize_t i = 0; i < self->area_count; ++i)
         free_parts(self->areas[i].parts, self->members);
     PyMem_RawFree(self->areas);
+    PyMem_RawFree(self->processes);
     PyBuffer_Release(&self->head);
     PyBuffer_Release(&self->data);
     if (self->has_lock)
@@ -271,6 +362,7 @@ Group_dealloc(Group *self)
 static PyMethodDef group_methods[] = {
     {"add_area", (PyCFunction)Group_add_area, METH_VARARGS, NULL},
     {"drop_area", (PyCFunction)Group_drop_area, METH_O, NULL},
+    {"use_processes", (PyCFunction)Group_use_processes, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -292,6 +384,10 @@ static PyType_Spec group_spec = {
 int
 add_group(PyObject *module)
 {
+    static PyMethodDef functions[] = {
+        {"bytes_of_process", bytes_of_process, METH_VARARGS, NULL},
+        {NULL, NULL, 0, NULL},
+    };
     State *state = PyModule_GetState(module);
-    return add_type(module, &group_spec, &state->group);
+    return add_type(module, &group_spec, &state->group) < 0 ? -1 : PyModule_AddFunctions(module, functions);
 }

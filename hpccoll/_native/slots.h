@@ -7,14 +7,18 @@
 #include "wait.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 enum { ARRIVED, COMBINED, LEFT, COUNTERS };
 
-/* Where elements lie in the own part of an area: its number + 1, or 0 for nowhere, and the byte. */
+/* Where elements lie in the own part of an area: its number + 1, or 0 for nowhere, and the byte; or IN_PROCESS and
+ * the address in the memory of the member's process. */
 typedef struct {
     int64_t area;
     int64_t offset;
 } Offer;
+
+#define IN_PROCESS (-1)
 
 /* Memory outside the segment that all members reach, by a number that they agree on: a part for each. */
 typedef struct {
@@ -37,6 +41,8 @@ typedef struct {
     int has_lock;
     Area *areas; /* ascending numbers */
     Py_ssize_t area_count;
+    pid_t *processes;          /* of the members, where each may read the memory of all; or NULL */
+    int64_t least_in_process;  /* bytes; less is not read from another process */
 } Group;
 
 /* The half of a member's slot that a block uses. */
@@ -52,9 +58,13 @@ int group_is_free(const Group *self, uint64_t block);
 void group_offer(Group *self, uint64_t block, Offer source, Offer target);
 Offer group_source(const Group *self, uint64_t block, int64_t member);
 Offer group_target(const Group *self, uint64_t block, int64_t member);
-/* So many bytes of what a member offers, from `start` on; NULL when they are not there. */
+/* So many bytes of what a member offers in an area, from `start` on; NULL when they are not there. */
 char *group_offered(Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes);
-/* Where own memory lies in an area, if it does. */
+/* Copies so many bytes of what a member offers in its process, from `start` on; -1 when they are not there. */
+int group_fetch(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, char *out);
+/* Where own memory lies that others may write: in an area, if it does. */
 Offer group_locate(Group *self, const char *at, int64_t nbytes);
+/* The same for memory that others read: also in this process, where it is long enough. */
+Offer group_readable(Group *self, const char *at, int64_t nbytes);
 
 #endif

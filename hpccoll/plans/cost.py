@@ -41,10 +41,10 @@ class Links:
     bandwidth that MPI's own collectives reach, which do not pipeline the levels.
     """
 
-    node_latency_us: float = 6.0
-    memory_gbs: float = 23.0
-    message_latency_us: float = 4.0
-    message_gbs: float = 3.0
+    node_latency_us: float = 1.5
+    memory_gbs: float = 35.0
+    message_latency_us: float = 2.0
+    message_gbs: float = 4.5
     network_latency_us: float = 25.0
     network_gbs: float = 1.2
     block_bytes: int = 1024 * 1024
@@ -236,24 +236,25 @@ def _rounds(algorithm: str, kind: Kind, count: int) -> Rounds:
     return ALGORITHMS[algorithm].rounds(kind, count)
 
 
+# Passes over all elements of the group's call: for each member, once, and over one member's part.
 _PASSES = {
-    Kind.ALLREDUCE: (5, 1),
-    Kind.REDUCE: (3, 3),
-    Kind.REDUCE_SCATTER: (3, 1),
-    Kind.BROADCAST: (2, 0),
-    Kind.ALLGATHER: (2, 2),
-    Kind.GATHER: (0, 4),
-    Kind.SCATTER: (0, 4),
-    Kind.ALLTOALL: (0, 4),
-    Kind.SCAN: (7, 0),
-    Kind.EXSCAN: (7, 0),
-    Kind.PREPEND: (3, 0),
+    Kind.ALLREDUCE: (5, -1, 0),
+    Kind.REDUCE: (3, 1, 0),
+    Kind.REDUCE_SCATTER: (3, 1, 0),
+    Kind.BROADCAST: (2, 0, 0),
+    Kind.ALLGATHER: (2, 2, 0),
+    Kind.GATHER: (0, 4, -2),
+    Kind.SCATTER: (0, 4, -2),
+    Kind.ALLTOALL: (0, 4, -2),
+    Kind.SCAN: (7, 0, 0),
+    Kind.EXSCAN: (7, 0, 0),
+    Kind.PREPEND: (3, 0, 0),
 }
 
 
 def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -> _Load:
-    """Copy in, combine, copy out: so many passes over the region, for each member and once."""
-    per_member, once = _PASSES[shape.kind]
+    """Copy in what others combine or keep, combine, copy out."""
+    per_member, once, part = _PASSES[shape.kind]
     inside = [0] * layout.node_count
     slowest = 0.0
     for members, lengths in zip(shape.groups, shape.lengths, strict=True):
@@ -261,11 +262,11 @@ def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -
         alone = shape.kind is Kind.PREPEND  # nothing is handed over
         if count == 1 and not alone:
             continue
-        passes = per_member * count + once
+        passes = per_member * count + once + part / count
         blocks = 0 if alone else max(1, ceil(bytes_ / links.block_bytes))
         time_s = blocks * links.node_latency_us * 1e-6 + passes * bytes_ / (links.memory_gbs * 1e9)
         slowest = max(slowest, time_s)
-        inside[layout.node_of[members[0]]] += passes * bytes_
+        inside[layout.node_of[members[0]]] += round(passes * bytes_)
     return _Load(slowest, (0,) * layout.node_count, tuple(inside))
 
 

@@ -15,6 +15,7 @@ from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.memory.areas import MOST_TOLD, Areas, total_bytes
 from hpccoll.memory.flags import Flags
+from hpccoll.memory.processes import open_processes
 from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import open_shared
 from hpccoll.ops.table import Arithmetic
@@ -189,6 +190,10 @@ class Movement:
         slot = slot_bytes(self._config.staging_bytes, members)
         head, total = staging_layout(members, slot)
         segment = yield from open_shared(self._private, self._layout, total, self._config.shm_dir, "staging")
+        processes = None
+        if self._config.single_copy_bytes:
+            read = engine.core().bytes_of_process if self._engine else None
+            processes = yield from open_processes(self._private, self._layout, read)
         if segment is None:
             memory: Array = np.zeros(total, np.uint8)
             buffer = memory.data
@@ -201,6 +206,8 @@ class Movement:
         if self._engine:
             self._group = NodeGroup(me, members, memory[:head], data, self.areas.parts)
             self._group.refresh()
+            if processes is not None:
+                self._group.native.use_processes(processes, self._config.single_copy_bytes)
         else:
             self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
 

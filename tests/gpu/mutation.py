@@ -12,10 +12,11 @@ import argparse
 import ast
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ BOTH_WAYS = "tape.py"
 NAMES = ("streams", "point_to_point", "elsewhere", "internode", "results", "types")
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in NAMES)
 LIMIT_S = 150.0
+END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -111,15 +113,25 @@ def _fails(test: str, folder: str, native: str) -> bool:
     env["PYTHONPATH"] = os.pathsep.join([folder, env["PYTHONPATH"]])
     for ranks in "24":
         command = [sys.executable, "-m", "tests.support.run", test, "--ranks", ranks]
-        try:
-            done = subprocess.run(
-                command, env=env, cwd=folder, capture_output=True, timeout=LIMIT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return True
-        if done.returncode:
+        if _returns_other_than_0(command, env, folder):
             return True
     return False
+
+
+def _returns_other_than_0(command: Sequence[str], env: Mapping[str, str], folder: str) -> bool:
+    """Whether a run of tests fails, or hangs: then it is interrupted, so that it ends its ranks."""
+    with subprocess.Popen(
+        command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
+        try:
+            return running.wait(LIMIT_S) != 0
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)
+            try:
+                running.wait(END_S)
+            except subprocess.TimeoutExpired:
+                running.kill()
+            return True
 
 
 def main() -> int:

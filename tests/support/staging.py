@@ -51,7 +51,7 @@ class Team:
         memory = np.zeros(total // 8, np.uint64).view(np.uint8)
         data = memory[head:].reshape(2, members, slot_bytes)
         self.native = native
-        self.head = memory[:head]
+        self.head, self.data = memory[:head], data
         self.areas = [Areas(me) for me in range(members)]
         self.ends = [
             engine.NodeGroup(me, members, memory[:head], data, partial(area_parts, self.areas[me]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hpccoll import _native
 from hpccoll.plans.program import Memory, Place
 from hpccoll.plans.steps import Kind
+from hpccoll.runtime import engine
 from tests.support.staging import (
     KINDS,
     SUM,
@@ -49,6 +51,62 @@ def test_each_kind_of_call(native: tuple[bool, ...], kind: Kind) -> None:
             run = Run(team, [drawn(chance, kind, len(native), longest)], chance, pieces)
             in_turn(chance, run.executions)
             run.check()
+
+
+@pytest.mark.parametrize("native", [(True, True), (True, False, True)])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
+def test_calls_that_are_longer_than_what_is_combined_at_a_time(native: tuple[bool, ...], kind: Kind) -> None:
+    chance = random.Random(repr((native, kind.value)))
+    team = Team(native, 1 << 19)
+    for _ in range(4):
+        run = Run(team, [drawn(chance, kind, len(native), 150_000)], chance, 1)
+        in_turn(chance, run.executions)
+        run.check()
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_scatter_is_read_where_the_root_has_it(members: int) -> None:
+    """From its process, not through the slots; the root's memory is its own again when all have read."""
+    chance = random.Random(members)
+    team = Team((True,) * members, 4096)
+    for end in team.ends:
+        assert isinstance(end, engine.NodeGroup)
+        end.native.use_processes([os.getpid()] * members, 100)
+        with pytest.raises(ValueError, match="told once"):
+            end.native.use_processes([os.getpid()] * members, 100)
+    for pieces in (1, 1, 1, 3):
+        run = Run(team, [drawn(chance, Kind.SCATTER, members, 5000)], chance, pieces)
+        in_turn(chance, run.executions)
+        run.check()
+    given = np.arange(1000 * members, dtype=np.float32)
+    outputs = [np.zeros(1000, np.float32) for _ in range(members)]
+    executions = []
+    for me in range(members):
+        places = (Place(Memory.INPUT, 0, given.size),) if me == 0 else ()
+        own = (Place(Memory.OUTPUT, 0, 1000),)
+        program = calls_program(me, members, [(Kind.SCATTER, 0, places, own, [1000] * members)])
+        executions.append(team.execution(me, program, (given, outputs[me], given[:0]), SUM.combine, "sum"))
+    team.data[...] = 0xA5
+    assert not executions[0].advance()
+    for execution in executions[1:]:
+        assert not executions[0].complete
+        assert execution.advance()
+    assert executions[0].advance()
+    assert (np.concatenate(outputs) == given).all()
+    assert (team.data == 0xA5).all()
+
+
+def test_processes_that_are_none() -> None:
+    team = Team((True, True), 4096)
+    end = team.ends[0]
+    assert isinstance(end, engine.NodeGroup)
+    with pytest.raises(ValueError, match="for each member"):
+        end.native.use_processes([1], 0)
+    with pytest.raises(TypeError):
+        end.native.use_processes([1, "2"], 0)  # type: ignore[list-item]
+    with pytest.raises(OverflowError):
+        end.native.use_processes([1, 2**70], 0)
+    end.native.use_processes([os.getpid(), 2**22 + 1], 0)  # no such process: larger than any number
 
 
 @each_team
