@@ -8,7 +8,7 @@
  *     kernels.c   left (op) right                  group.c       calls through it
  *     network.c   messages by MPI                  execution.c   one run of a program
  *     tape.c      calls of NCCL and CUDA in a row  engine.c      runs several, without the GIL
- *     repeats.c   calls made again without Python */
+ *     repeats.c   calls made again without Python  copy.c        past the caches */
 
 #include "module.h"
 #include "wait.h"

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #define SLEEP_NS 50000
-/* MPI gets a turn so seldom when none of its messages is waited for. */
+/* MPI gets a turn so seldom when none of its messages is waited for, and none before so many seconds without a move:
+ * some take longer for it than a block through shared memory does. */
 #define TURNS_PER_PROGRESS 16
+#define IDLE_S 20e-6
 
 /* Waiting */
 
@@ -87,9 +89,9 @@ run_until(Execution *const *all, Py_ssize_t count, double until, const Patience 
             return OVER;
         if (has_rung(bell))
             return RUNG;
-        if (turn % TURNS_PER_PROGRESS == 0)
-            progress(all, count);
         double now = now_s();
+        if (turn % TURNS_PER_PROGRESS == 0 && now - moved_at > IDLE_S)
+            progress(all, count);
         if (now >= until)
             return LATE;
         if (moved)

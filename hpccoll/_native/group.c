@@ -12,6 +12,8 @@
 
 #include "group.h"
 
+#include "copy.h"
+
 #include <string.h>
 
 /* Elements are combined in pieces of so many bytes, which a cache still has when they are copied out. */
@@ -28,7 +30,7 @@ least(int64_t a, int64_t b)
 static Stream
 stream_of(const Place *places, int64_t count, char *const *buffers, int64_t itemsize)
 {
-    Stream self = {places, count, buffers, itemsize, 0};
+    Stream self = {places, count, buffers, itemsize, 0, 0};
     for (int64_t i = 0; i < count; ++i)
         self.length += places[i].stop - places[i].start;
     return self;
@@ -47,7 +49,10 @@ stream_copy(const Stream *self, int64_t start, int64_t stop, char *other, int in
             char *here = self->buffers[place->memory] + (place->start + low - offset) * self->itemsize;
             char *there = other + (low - start) * self->itemsize;
             size_t nbytes = (size_t)((high - low) * self->itemsize);
-            memmove(into ? here : there, into ? there : here, nbytes); /* in place they are the same */
+            if (into && self->is_long && (here + nbytes <= there || there + nbytes <= here))
+                copy_past_caches(here, there, nbytes);
+            else
+                memmove(into ? here : there, into ? there : here, nbytes); /* in place they are the same */
         }
         offset += size;
     }
@@ -344,7 +349,10 @@ hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, 
                                start * self->itemsize, (int64_t)nbytes);
         if (target == NULL)
             return -1;
-        memcpy(target, result, nbytes);
+        if (self->target.is_long)
+            copy_past_caches(target, result, nbytes);
+        else
+            memcpy(target, result, nbytes);
     }
     return 0;
 }
@@ -576,6 +584,8 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
         .itemsize = itemsize,
         .room = room_of(code, group, itemsize),
     };
+    self->target.is_long = (self->source.length + self->target.length) * itemsize
+                           >= group->cache_bytes / group->members;
     for (int64_t i = 0; i < counts; ++i)
         if (self->counts[i] < 0)
             return refused("a group call has a negative count");

@@ -5,7 +5,11 @@
 
 #include "slots.h"
 
+#include "copy.h"
+
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 #include <sys/uio.h>
 
 #define LINE_WORDS 8
@@ -328,6 +332,7 @@ Group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->me = me;
     self->members = members;
     self->slot_bytes = slot_bytes;
+    self->cache_bytes = last_cache_bytes();
     self->has_lock = pthread_mutex_init(&self->lock, NULL) == 0;
     if (!self->has_lock)
         PyErr_NoMemory();
@@ -366,7 +371,13 @@ static PyMethodDef group_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef group_members[] = {
+    {"cache_bytes", T_LONGLONG, offsetof(Group, cache_bytes), 0, "Results of longer calls go past the caches."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot group_slots[] = {
+    {Py_tp_members, group_members},
     {Py_tp_doc, "One member's end of a staging segment."},
     {Py_tp_new, Group_new},
     {Py_tp_dealloc, Group_dealloc},

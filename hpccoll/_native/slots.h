@@ -34,6 +34,7 @@ typedef struct {
     char *slots;     /* two halves of a slot for each member */
     int64_t slot_bytes;
     int64_t me, members;
+    long long cache_bytes; /* that the members share */
     _Atomic uint64_t tickets; /* given out */
     _Atomic uint64_t served;  /* calls that are over; the next has the group */
     uint64_t block;           /* the next one; of the call that has the group */

@@ -94,7 +94,7 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
-            self._spin_us = spin_time_us(max(self.machine.host_size, ranks_on_host(os.environ)))
+            self._spin_us = self._spin_time_us()
             self.planner = Planner(self.layout, self.rank, config)
             self.on_devices = DeviceCalls(self)
             self._network = MpiNetwork(self.private)
@@ -116,6 +116,13 @@ class Context:
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
             raise
+
+    def _spin_time_us(self) -> float:
+        """How long a wait keeps its core: long where every rank of this host has one."""
+        ranks, cores = self.machine.host_size, self.machine.cores[self.rank]
+        if cores == os.cpu_count():  # where ranks are not bound, those of other communicators use them too
+            ranks = max(ranks, ranks_on_host(os.environ))
+        return spin_time_us(ranks, cores)
 
     # --- calls ----------------------------------------------------------------------------------
 

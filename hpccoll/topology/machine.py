@@ -14,6 +14,8 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from mpi4py import MPI
 
@@ -80,6 +82,7 @@ class Machine:
         thread_level: of MPI: "SINGLE", "FUNNELED", "SERIALIZED" or "MULTIPLE".
         mpi_library: what MPI calls itself.
         native: every rank uses the C extension.
+        cores: for every rank, how many cores the ranks of its host may use altogether.
 
     """
 
@@ -93,6 +96,7 @@ class Machine:
     thread_level: str
     mpi_library: str
     native: bool
+    cores: tuple[int, ...]
 
     @property
     def node(self) -> int:
@@ -176,7 +180,14 @@ def discover(comm: MPI.Intracomm, *, layout: str | None, shm_directory: str, dea
         thread_level=_thread_level(),
         mpi_library=library,
         native=all(record.native for record in records),
+        cores=_cores(verdict.layout, [int(record.cores, 16) for record in records]),
     )
+
+
+def _cores(hosts: Layout, masks: Sequence[int]) -> tuple[int, ...]:
+    """For every rank, the size of the union of what the ranks of its host may use."""
+    together = [reduce(or_, (masks[rank] for rank in ranks)).bit_count() for ranks in hosts.nodes]
+    return tuple(together[node] for node in hosts.node_of)
 
 
 def _world_ranks(comm: MPI.Intracomm) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Record:
         error: what is wrong with it; "" for nothing.
         world_size: the size of its MPI.COMM_WORLD.
         native: it uses the C extension.
+        cores: those that it may use, as the bits of a number in hexadecimal digits.
 
     """
 
@@ -37,6 +39,7 @@ class Record:
     error: str
     world_size: int
     native: bool
+    cores: str
 
     def to_bytes(self) -> bytes:
         """JSON."""
@@ -87,6 +90,7 @@ def own_record(
         error=error,
         world_size=world_size,
         native=_native.available(),
+        cores=f"{sum(1 << core for core in os.sched_getaffinity(0)):x}",
     )
 
 

@@ -60,6 +60,12 @@ class Team:
             for me, by_engine in enumerate(native)
         ]
 
+    def pass_caches(self) -> None:
+        """From here on results go past the caches, as those of long calls do."""
+        for end in self.ends:
+            if isinstance(end, engine.NodeGroup):
+                end.native.cache_bytes = 0
+
     def allocate(self, number: int, segment: Segment, counts: Sequence[int]) -> list[Array]:
         """For every member so many float32 in memory that all reach."""
         nbytes = [4 * count for count in counts]

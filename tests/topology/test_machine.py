@@ -121,6 +121,22 @@ def test_virtual_nodes(
     assert machine.sources[2].layout is None
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process may use one core only")
+def test_cores_of_bound_ranks(world: MPI.Intracomm) -> None:
+    """Ranks that are bound have the cores of all together, not one for all."""
+    before = os.sched_getaffinity(0)
+    two = sorted(before)[:2]
+    try:
+        assert discover(world).cores == (len(before),) * world.size
+        os.sched_setaffinity(0, {two[world.rank % 2]})
+        assert discover(world).cores == (2,) * world.size
+        os.sched_setaffinity(0, {two[0]})
+        assert discover(world).cores == (1,) * world.size
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 @pytest.mark.ranks(2)
 def test_an_empty_text_means_the_real_nodes(world: MPI.Intracomm) -> None:
     assert discover(world, "").node_count == 1

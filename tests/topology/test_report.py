@@ -37,6 +37,7 @@ def machine(
         thread_level="MULTIPLE",
         mpi_library="MPICH 5.0.2",
         native=native,
+        cores=(layout.size,) * layout.size,
     )
 
 

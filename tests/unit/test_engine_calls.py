@@ -47,7 +47,9 @@ def test_each_kind_of_call(native: tuple[bool, ...], kind: Kind) -> None:
     chance = random.Random(repr((native, kind.value)))
     for slot_bytes, longest, pieces in ((64 * len(native), 70, 4), (4096, 200, 1), (4096, 3000, 3)):
         team = Team(native, slot_bytes)
-        for _ in range(3):
+        for turn in range(4):
+            if turn == 2:
+                team.pass_caches()
             run = Run(team, [drawn(chance, kind, len(native), longest)], chance, pieces)
             in_turn(chance, run.executions)
             run.check()
@@ -133,6 +135,8 @@ def test_memory_that_all_members_reach(native: tuple[bool, ...], share: float, t
     team = Team(native, 64 * len(native))
     shared = Shared(team, tmp_path, chance, share)
     for number in range(60):
+        if number == 30:
+            team.pass_caches()
         kind = KINDS[number % len(KINDS)]
         run = Run(team, [drawn(chance, kind, len(native), 200)], chance, 1, shared)
         in_turn(chance, run.executions)
