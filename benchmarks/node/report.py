@@ -1,0 +1,65 @@
+"""Tables and figures of what measure.py found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+WAYS = ("private", "checked", "registered")
+
+
+def tables(found: dict[str, Any]) -> str:
+    """A table in Markdown: MPI's time divided by ours, and ours in microseconds."""
+    lines = [
+        f"## {found['mpi']}, {found['ranks']} ranks\n",
+        "MPI's time divided by ours (ours in us); last: the part of the memory's copy rate that an",
+        "all-reduce of registered arrays reaches, from (2 P + 2) S bytes.\n",
+        "| collective | bytes | MPI, us | private | checked | registered | of copy rate |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in found["rows"]:
+        times = row["us"]
+        ratios = " | ".join(f"{times['mpi'] / times[way]:.2f} ({times[way]:g})" for way in WAYS)
+        name, nbytes, limit = row["collective"], row["bytes"], _of_limit(found, row)
+        lines.append(f"| {name} | {nbytes} | {times['mpi']:g} | {ratios} | {limit} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_limit(found: dict[str, Any], row: dict[str, Any]) -> str:
+    if row["collective"] != "Allreduce" or not row["copy_gbs"]:
+        return ""
+    moved = (2 * found["ranks"] + 2) * row["bytes"]
+    return f"{moved / (row['us']['registered'] * 1e3 * row['copy_gbs']):.0%}"
+
+
+def figures(runs: Sequence[dict[str, Any]], into: Path) -> None:
+    """For each number of ranks MPI's time divided by ours over the size; nothing without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no figures: matplotlib is not installed (pip install 'hpccoll[plot]')")
+        return
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    for ranks in sorted({found["ranks"] for found in runs}):
+        of_ranks = [found for found in runs if found["ranks"] == ranks]
+        names = list(dict.fromkeys(row["collective"] for row in of_ranks[0]["rows"]))
+        height = -(-len(names) // 3)
+        figure, axes = pyplot.subplots(height, min(3, len(names)), figsize=(12, 3.2 * height), squeeze=False)
+        for axis, name in zip(axes.flat, names, strict=False):
+            for found in of_ranks:
+                rows = [row for row in found["rows"] if row["collective"] == name]
+                sizes = [row["bytes"] for row in rows]
+                label = " ".join(found["mpi"].replace(",", "").split()[:3])
+                for way, style in (("private", "-"), ("registered", ":")):
+                    ratios = [row["us"]["mpi"] / row["us"][way] for row in rows]
+                    axis.plot(sizes, ratios, style, marker=".", label=f"{label}, {way}")
+            axis.axhline(1, color="gray", linewidth=0.8)
+            axis.set(title=name, xscale="log", yscale="log", xlabel="bytes", ylabel="MPI's time / ours")
+        axes.flat[0].legend(fontsize=6)
+        figure.suptitle(f"{ranks} ranks on one node: above 1, hpccoll is faster")
+        figure.tight_layout()
+        figure.savefig(into / f"node-{ranks}-ranks.png", dpi=120)
+        pyplot.close(figure)
