@@ -60,9 +60,9 @@ class Config:
     """Shared memory of each rank, in bytes (at least 4096), through which a node's ranks exchange long
     messages; two halves of it are in use in turn.  All ranks of a node together take at most 64 MiB."""
 
-    single_copy_bytes: int = 4 * 1024 * 1024
-    """A scatter of at least so many bytes is read by the node's ranks from where the root has it, by
-    process_vm_readv, where the system allows that between all of them; 0 turns that off."""
+    single_copy_bytes: int = 128 * 1024
+    """Where a rank of a node gives others at least so many bytes as they are, those are copied from process
+    to process (process_vm_readv), if the system allows that between all of them; 0 turns that off."""
 
     device_path: str = "auto"
     """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":

@@ -214,10 +214,17 @@ take_pieces(const GroupCall *self, int64_t part, uint64_t block, int64_t in_slot
 /* Filling: a part goes into the slots */
 
 static int
-fills(const GroupCall *self)
+gives(const GroupCall *self)
 {
     int rooted = self->code == BROADCAST || self->code == SCATTER;
     return !rooted || self->group->me == self->root;
+}
+
+/* Says in every part that it has come: who gives, and who is given by the root's pushing. */
+static int
+fills(const GroupCall *self)
+{
+    return gives(self) || self->both_copy;
 }
 
 static void
@@ -269,7 +276,7 @@ fill_ahead(GroupCall *self, int *moved)
         if (!group_is_free(self->group, block))
             return;
         group_offer(self->group, block, self->source_offer, self->target_offer);
-        if (self->source_offer.area == 0)
+        if (gives(self) && self->source_offer.area == 0)
             fill(self, self->filled, block);
         group_mark(self->group, ARRIVED, block);
         self->filled += 1;
@@ -431,20 +438,63 @@ drain_reduce_scatter(GroupCall *self, uint64_t block, PyObject **error)
     return 1;
 }
 
-static int
-drain_broadcast(GroupCall *self, uint64_t block)
+/* Of each part the root pushes the first elements to the others, who fetch the rest at the same time. */
+static int64_t
+pushed_elements(const GroupCall *self, int64_t count)
 {
-    const Group *group = self->group;
+    return count / self->group->members;
+}
+
+static int
+push(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
+{
+    int64_t nbytes = pushed_elements(self, count) * self->itemsize;
+    for (int64_t member = 0; member < self->group->members; ++member) {
+        Offer target = group_target(self->group, block, member);
+        if (member != self->group->me && target.area == IN_PROCESS
+            && group_push(self->group, member, target, start * self->itemsize, nbytes,
+                          stream_at(&self->source, start)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int
+drain_of_root(GroupCall *self, uint64_t block, int64_t start, int *moved)
+{
+    if (!self->both_copy || self->source_offer.area != IN_PROCESS)
+        return 1;
+    if (!group_all_reached(self->group, ARRIVED, block + 1))
+        return 0;
+    if (push(self, block, start, part_length(self, self->part, self->source.length)) < 0)
+        return -1;
+    group_mark(self->group, COMBINED, block);
+    *moved = 1;
+    return 1;
+}
+
+static int
+drain_broadcast(GroupCall *self, uint64_t block, int *moved)
+{
+    Group *group = self->group;
     int64_t start = part_start(self, self->part);
     int64_t count = part_length(self, self->part, self->target.length);
     if (group->me == self->root)
-        return 1;
+        return drain_of_root(self, block, start, moved);
     if (!group_one_reached(group, ARRIVED, self->root, block + 1))
         return 0;
-    if (group_source(group, block, self->root).area != 0)
-        return take(self, block, self->root, start, 0, count, start) < 0 ? -1 : 1;
-    stream_write(&self->target, start, start + count, group_slot(group, block, 0));
-    return 1;
+    int64_t area = group_source(group, block, self->root).area;
+    int pushes = area == IN_PROCESS && self->target_offer.area == IN_PROCESS;
+    if (!self->combined) {
+        int64_t first = pushes ? pushed_elements(self, count) : 0;
+        if (area == 0)
+            stream_write(&self->target, start, start + count, group_slot(group, block, 0));
+        else if (take(self, block, self->root, start + first, 0, count - first, start + first) < 0)
+            return -1;
+        self->combined = 1;
+        *moved = 1;
+    }
+    return !pushes || group_one_reached(group, COMBINED, self->root, block + 1);
 }
 
 static int
@@ -477,7 +527,7 @@ drain(GroupCall *self, uint64_t block, int *moved, PyObject **error)
     case REDUCE_SCATTER:
         return drain_reduce_scatter(self, block, error);
     case BROADCAST:
-        return drain_broadcast(self, block);
+        return drain_broadcast(self, block, moved);
     case SCATTER:
         return drain_scatter(self, block);
     default:
@@ -563,6 +613,21 @@ room_of(Code code, const Group *group, int64_t itemsize)
     return code == REDUCE_SCATTER || code == ALLTOALL ? slot_room / group->members : slot_room;
 }
 
+/* Where others may read the elements, and write results: also in this process, where the call `moves` them as they are
+ * and to several members.  What is combined, or all for one, goes faster through slots, which caches hold. */
+static void
+prepare_offers(GroupCall *self, int moves)
+{
+    Group *group = self->group;
+    const Stream *source = &self->source, *target = &self->target;
+    int64_t given = source->length * self->itemsize, taken = target->length * self->itemsize;
+    self->both_copy = self->code == BROADCAST && moves && group_is_reached(group, given > taken ? given : taken);
+    if (gives(self) && source->count == 1 && given > 0)
+        self->source_offer = (moves ? group_reachable : group_locate)(group, stream_at(source, 0), given);
+    if (fills(self) && target->count == 1 && taken > 0)
+        self->target_offer = (self->both_copy ? group_reachable : group_locate)(group, stream_at(target, 0), taken);
+}
+
 int
 group_call_prepare(GroupCall *self, Group *group, const Program *program, const Operation *operation,
                    char *const *buffers, int64_t itemsize, Kernel *kernel)
@@ -593,15 +658,7 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
         return refused("a slot of the staging segment has not room for one element of each member");
     if (code == EXSCAN && group->me == 0 && self->target.length > 0)
         return refused("the first member of an exclusive scan has no results");
-    if (fills(self)) {
-        const Stream *source = &self->source, *target = &self->target;
-        /* Only where one member would have to copy all that the others get: else slots in caches are faster. */
-        Offer (*where)(Group *, const char *, int64_t) = code == SCATTER ? group_readable : group_locate;
-        if (source->count == 1 && source->length > 0)
-            self->source_offer = where(group, stream_at(source, 0), source->length * itemsize);
-        if (target->count == 1 && target->length > 0)
-            self->target_offer = group_locate(group, stream_at(target, 0), target->length * itemsize);
-    }
+    prepare_offers(self, !combines(operation) && code != GATHER);
     int64_t length = code == BROADCAST && group->me != self->root ? self->target.length
                                                                   : self->source.length;
     self->parts = parts_of(counts > 0 ? longest(self->counts, counts) : length, self->room);

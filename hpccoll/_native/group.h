@@ -32,7 +32,8 @@ typedef struct {
     uint64_t ticket;
     uint64_t first; /* block of part 0 */
     int64_t filled, part;
-    int started, combined; /* combined: the own share of `part` is */
+    int started, combined; /* combined: the own share of `part` is; or fetched */
+    int both_copy;         /* of a broadcast between processes: the root pushes, the others fetch */
 } GroupCall;
 
 /* Checks that an operation fits the group; else -1 and ValueError. */

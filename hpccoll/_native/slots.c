@@ -146,17 +146,37 @@ read_process(pid_t process, int64_t address, int64_t nbytes, char *out)
 }
 
 int
+group_push(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, const char *from)
+{
+    int64_t address = offer.offset + start;
+    while (nbytes > 0 && self->processes != NULL) {
+        struct iovec here = {(void *)from, (size_t)nbytes}, there = {(void *)(uintptr_t)address, (size_t)nbytes};
+        ssize_t put = process_vm_writev(self->processes[member], &here, 1, &there, 1, 0);
+        if (put <= 0)
+            return -1;
+        from += put, address += put, nbytes -= put;
+    }
+    return nbytes > 0 ? -1 : 0;
+}
+
+int
 group_fetch(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, char *out)
 {
     return self->processes == NULL ? -1
                                    : read_process(self->processes[member], offer.offset + start, nbytes, out);
 }
 
+int
+group_is_reached(const Group *self, int64_t nbytes)
+{
+    return self->processes != NULL && nbytes >= self->least_in_process;
+}
+
 Offer
-group_readable(Group *self, const char *at, int64_t nbytes)
+group_reachable(Group *self, const char *at, int64_t nbytes)
 {
     Offer found = group_locate(self, at, nbytes);
-    if (found.area != 0 || self->processes == NULL || nbytes < self->least_in_process)
+    if (found.area != 0 || !group_is_reached(self, nbytes))
         return found;
     /* Some memory cannot be read this way, as what drivers map: its owner asks before others do. */
     char probe[2];

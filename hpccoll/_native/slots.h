@@ -63,9 +63,13 @@ Offer group_target(const Group *self, uint64_t block, int64_t member);
 char *group_offered(Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes);
 /* Copies so many bytes of what a member offers in its process, from `start` on; -1 when they are not there. */
 int group_fetch(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, char *out);
+/* The other way: into what a member offers in its process. */
+int group_push(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, const char *from);
 /* Where own memory lies that others may write: in an area, if it does. */
 Offer group_locate(Group *self, const char *at, int64_t nbytes);
-/* The same for memory that others read: also in this process, where it is long enough. */
-Offer group_readable(Group *self, const char *at, int64_t nbytes);
+/* The same where others read, or push, by process: also in this one, where it is long enough. */
+Offer group_reachable(Group *self, const char *at, int64_t nbytes);
+/* Whether so many bytes are long enough for that. */
+int group_is_reached(const Group *self, int64_t nbytes);
 
 #endif

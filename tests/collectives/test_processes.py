@@ -15,7 +15,7 @@ from hpccoll.runtime import engine
 from hpccoll.topology.layout import Layout
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts
-from tests.support.oracle import Job, every_place, every_root, perform
+from tests.support.oracle import COLLECTIVES, Job, every_place, every_root, perform
 
 needs_engine = pytest.mark.skipif(bool(_native.reason()), reason=_native.reason())
 
@@ -71,9 +71,10 @@ def test_memory_that_is_not_there() -> None:
 
 @layouts({"": (2, 3), "2+1": (3,), "2+2": (4,)})
 @pytest.mark.parametrize("least", [0, 1, 50_000])
-def test_scatters(communicator: Make, layout: str, least: int) -> None:
-    comm = communicator(layout=layout, single_copy_bytes=least, small_bytes=0, algorithm="flat")
-    jobs = [Job("scatter", count) for count in (1, 3000, 70_000)]
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_collective(communicator: Make, layout: str, least: int, collective: str) -> None:
+    comm = communicator(layout=layout, single_copy_bytes=least, small_bytes=0)
+    jobs = [Job(collective, count) for count in (1, 3000, 70_000)]
     for job in every_root(every_place(jobs), comm.size):
         for _ in range(2):
             perform(comm, job)

@@ -66,20 +66,32 @@ def test_calls_that_are_longer_than_what_is_combined_at_a_time(native: tuple[boo
         run.check()
 
 
-@pytest.mark.parametrize("members", [2, 3])
-def test_a_scatter_is_read_where_the_root_has_it(members: int) -> None:
-    """From its process, not through the slots; the root's memory is its own again when all have read."""
-    chance = random.Random(members)
+def from_process_to_process(members: int, least: int = 100) -> Team:
+    """A team whose members copy from process to process what is at least so many bytes."""
     team = Team((True,) * members, 4096)
     for end in team.ends:
         assert isinstance(end, engine.NodeGroup)
-        end.native.use_processes([os.getpid()] * members, 100)
-        with pytest.raises(ValueError, match="told once"):
-            end.native.use_processes([os.getpid()] * members, 100)
-    for pieces in (1, 1, 1, 3):
-        run = Run(team, [drawn(chance, Kind.SCATTER, members, 5000)], chance, pieces)
-        in_turn(chance, run.executions)
-        run.check()
+        end.native.use_processes([os.getpid()] * members, least)
+    return team
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
+def test_calls_between_processes(kind: Kind, members: int) -> None:
+    chance = random.Random(repr((kind.value, members)))
+    for least, pieces in ((0, 1), (100, 1), (100, 3), (10_000, 1), (0, 2)):
+        team = from_process_to_process(members, least)
+        for _ in range(3):
+            calls = [drawn(chance, kind, members, 5000), drawn(chance, chance.choice(KINDS), members, 900)]
+            run = Run(team, calls, chance, pieces)
+            in_turn(chance, run.executions)
+            run.check()
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_scatter_is_read_where_the_root_has_it(members: int) -> None:
+    """From its process, not through the slots; the root's memory is its own again when all have read."""
+    team = from_process_to_process(members)
     given = np.arange(1000 * members, dtype=np.float32)
     outputs = [np.zeros(1000, np.float32) for _ in range(members)]
     executions = []
@@ -95,6 +107,34 @@ def test_a_scatter_is_read_where_the_root_has_it(members: int) -> None:
         assert execution.advance()
     assert executions[0].advance()
     assert (np.concatenate(outputs) == given).all()
+    assert (team.data == 0xA5).all()
+
+
+@pytest.mark.parametrize("members", [2, 3])
+def test_of_a_broadcast_the_root_pushes_a_part(members: int) -> None:
+    """The others fetch the rest meanwhile, and are through when the root is."""
+    team = from_process_to_process(members)
+    given = np.arange(600, dtype=np.float32)  # one part
+    outputs = [np.zeros(600, np.float32) for _ in range(members)]
+    executions = []
+    for me in range(members):
+        source, target = ((Place(Memory.INPUT, 0, 600),), ()), ((), (Place(Memory.OUTPUT, 0, 600),))
+        program = calls_program(me, members, [(Kind.BROADCAST, 0, *(target if me else source), ())])
+        executions.append(team.execution(me, program, (given, outputs[me], given[:0]), SUM.combine, "sum"))
+    team.data[...] = 0xA5
+    assert not executions[0].advance()
+    for execution in executions[1:]:
+        assert not execution.advance()
+    first = 600 // members
+    for output in outputs[1:]:
+        assert not output[:first].any()
+        assert (output[first:] == given[first:]).all()
+    assert not executions[0].advance()
+    for output in outputs[1:]:
+        assert (output == given).all()
+    for execution in executions[1:]:
+        assert execution.advance()
+    assert executions[0].advance()
     assert (team.data == 0xA5).all()
 
 
