@@ -62,7 +62,8 @@ class Config:
 
     single_copy_bytes: int = 128 * 1024
     """Where a rank of a node gives others at least so many bytes as they are, those are copied from process
-    to process (process_vm_readv), if the system allows that between all of them; 0 turns that off."""
+    to process (process_vm_readv), if the system allows that between all of them and each has a core (else a
+    scatter only); 0 turns that off."""
 
     device_path: str = "auto"
     """How device arrays travel: "nccl"; "host", through pinned memory and the plans of host arrays; "auto":

@@ -3,6 +3,7 @@
  * A pass tests what is under way and starts what has become ready; it never waits.  A pass holds the
  * execution's lock, which nobody waits for: a thread that finds it taken has nothing to do there. */
 
+#include "copy.h"
 #include "engine.h"
 
 #include <limits.h>
@@ -90,7 +91,7 @@ begin(Execution *self, int32_t index, int *moved)
         return 1;
     case COPY:
         if (at(self, places) != at(self, places + 1)) /* in place it is there already */
-            memmove(at(self, places + 1), at(self, places), (size_t)bytes_of(self, places));
+            copy_bytes(at(self, places + 1), at(self, places), (size_t)bytes_of(self, places));
         return 1;
     default:
         return test(self, index, moved);

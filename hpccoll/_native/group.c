@@ -14,8 +14,6 @@
 
 #include "copy.h"
 
-#include <string.h>
-
 /* Elements are combined in pieces of so many bytes, which a cache still has when they are copied out. */
 #define PIECE_BYTES 65536
 
@@ -49,10 +47,8 @@ stream_copy(const Stream *self, int64_t start, int64_t stop, char *other, int in
             char *here = self->buffers[place->memory] + (place->start + low - offset) * self->itemsize;
             char *there = other + (low - start) * self->itemsize;
             size_t nbytes = (size_t)((high - low) * self->itemsize);
-            if (into && self->is_long && (here + nbytes <= there || there + nbytes <= here))
-                copy_past_caches(here, there, nbytes);
-            else
-                memmove(into ? here : there, into ? there : here, nbytes); /* in place they are the same */
+            int past = into && self->is_long;
+            (past ? copy_past_caches : copy_bytes)(into ? here : there, into ? there : here, nbytes);
         }
         offset += size;
     }
@@ -296,7 +292,7 @@ combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slo
     char *result = group_slot(group, block, 0) + in_slot * self->itemsize;
     const char *left = given(self, block, 0, start, in_slot, count);
     if (left != NULL && left != result && group->members == 1)
-        memcpy(result, left, (size_t)(count * self->itemsize));
+        copy_bytes(result, left, (size_t)(count * self->itemsize));
     for (int64_t member = 1; member < group->members; ++member) {
         const char *right = given(self, block, member, start, in_slot, count);
         if (left == NULL || right == NULL
@@ -320,7 +316,7 @@ combine_running(const GroupCall *self, uint64_t block, int64_t start, int64_t in
         if (right == NULL)
             return -1;
         if (member == 0 && right != into)
-            memcpy(into, right, (size_t)(count * self->itemsize));
+            copy_bytes(into, right, (size_t)(count * self->itemsize));
         if (member > 0
             && kernel_combine(self->kernel, into - group->slot_bytes, right, into, count, error) < 0)
             return -1;
@@ -356,10 +352,7 @@ hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, 
                                start * self->itemsize, (int64_t)nbytes);
         if (target == NULL)
             return -1;
-        if (self->target.is_long)
-            copy_past_caches(target, result, nbytes);
-        else
-            memcpy(target, result, nbytes);
+        (self->target.is_long ? copy_past_caches : copy_bytes)(target, result, nbytes);
     }
     return 0;
 }
@@ -614,13 +607,15 @@ room_of(Code code, const Group *group, int64_t itemsize)
 }
 
 /* Where others may read the elements, and write results: also in this process, where the call `moves` them as they are
- * and to several members.  What is combined, or all for one, goes faster through slots, which caches hold. */
+ * and to several members.  What is combined, or all for one, goes faster through slots, which caches hold; and with
+ * more ranks than cores all but a scatter, which one member would have to copy for all. */
 static void
 prepare_offers(GroupCall *self, int moves)
 {
     Group *group = self->group;
     const Stream *source = &self->source, *target = &self->target;
     int64_t given = source->length * self->itemsize, taken = target->length * self->itemsize;
+    moves = moves && (self->code == SCATTER || group->has_cores);
     self->both_copy = self->code == BROADCAST && moves && group_is_reached(group, given > taken ? given : taken);
     if (gives(self) && source->count == 1 && given > 0)
         self->source_offer = (moves ? group_reachable : group_locate)(group, stream_at(source, 0), given);

@@ -191,7 +191,8 @@ Group_use_processes(Group *self, PyObject *args)
 {
     PyObject *sequence;
     long long least;
-    if (!PyArg_ParseTuple(args, "OL:use_processes", &sequence, &least))
+    int has_cores;
+    if (!PyArg_ParseTuple(args, "OLp:use_processes", &sequence, &least, &has_cores))
         return NULL;
     if (self->processes != NULL || PySequence_Size(sequence) != self->members) {
         if (!PyErr_Occurred())
@@ -214,6 +215,7 @@ Group_use_processes(Group *self, PyObject *args)
     }
     self->processes = processes;
     self->least_in_process = least;
+    self->has_cores = has_cores;
     Py_RETURN_NONE;
 }
 

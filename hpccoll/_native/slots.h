@@ -44,6 +44,7 @@ typedef struct {
     Py_ssize_t area_count;
     pid_t *processes;          /* of the members, where each may read the memory of all; or NULL */
     int64_t least_in_process;  /* bytes; less is not read from another process */
+    int has_cores;             /* each member has a core */
 } Group;
 
 /* The half of a member's slot that a block uses. */

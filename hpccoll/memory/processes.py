@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -21,12 +21,20 @@ Read = Callable[[int, int, int], bytes]  # process, address, bytes;  OSError whe
 _COOKIE_WORDS = 2
 
 
-def open_processes(
-    private: MPI.Intracomm, layout: Layout, read: Read | None
-) -> Generator[None, None, tuple[int, ...] | None]:
-    """The processes of this node's ranks, when each has read from all what they say is there; else None.
+class Processes(NamedTuple):
+    """The processes of a node's ranks, and whether each of them has a core."""
 
-    Collective over `private`; yields where it would wait.  `read`: None on a rank that cannot.
+    numbers: tuple[int, ...]
+    have_cores: bool
+
+
+def open_processes(
+    private: MPI.Intracomm, layout: Layout, read: Read | None, has_core: bool
+) -> Generator[None, None, Processes | None]:
+    """The processes of this node, when each has read from all what they say is there; else None.
+
+    Collective over `private`; yields where it would wait.  `read`: None on a rank that cannot.  `has_core`:
+    this rank has one, as far as it knows.
     """
     cookie = np.frombuffer(os.urandom(8 * _COOKIE_WORDS), np.int64).copy()
     own = np.array([0 if read is None else os.getpid(), cookie.ctypes.data, *cookie], np.int64)
@@ -35,8 +43,10 @@ def open_processes(
     told = [table[member] for member in members]
     able = read is not None and all(_is_read(read, *one) for one in told)
     # What others read must stay until all have answered.
-    answers = yield from _gathered(private, np.array([able], np.int64))
-    return tuple(int(one[0]) for one in told) if all(answers[member, 0] for member in members) else None
+    answers = yield from _gathered(private, np.array([able, has_core], np.int64))
+    if not all(answers[member, 0] for member in members):
+        return None
+    return Processes(tuple(int(one[0]) for one in told), all(answers[member, 1] for member in members))
 
 
 def _is_read(read: Read, process: Any, address: Any, *cookie: Any) -> bool:

@@ -94,7 +94,8 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
-            self._spin_us = self._spin_time_us()
+            ranks, cores = self._ranks_and_cores()
+            self._spin_us = spin_time_us(ranks, cores)
             self.planner = Planner(self.layout, self.rank, config)
             self.on_devices = DeviceCalls(self)
             self._network = MpiNetwork(self.private)
@@ -106,6 +107,7 @@ class Context:
                 self._open_flags,
                 PROGRESS_CHANNEL,
                 self._spin_us * 1e-6,
+                ranks <= cores,
             )
             self.broken: HpccollError | None = None
             self._counts = Counts()
@@ -117,12 +119,12 @@ class Context:
             self.private.Free()  # these errors come to every rank alike
             raise
 
-    def _spin_time_us(self) -> float:
-        """How long a wait keeps its core: long where every rank of this host has one."""
+    def _ranks_and_cores(self) -> tuple[int, int]:
+        """How many ranks share the cores of this host, and how many cores those are."""
         ranks, cores = self.machine.host_size, self.machine.cores[self.rank]
         if cores == os.cpu_count():  # where ranks are not bound, those of other communicators use them too
             ranks = max(ranks, ranks_on_host(os.environ))
-        return spin_time_us(ranks, cores)
+        return ranks, cores
 
     # --- calls ----------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class Movement:
         open_flags: Callable[[memoryview], Flags],
         idle_channel: int,
         spin_s: float,
+        has_core: bool,
     ) -> None:
         self._private = private
         self._layout = layout
@@ -68,6 +69,7 @@ class Movement:
         self._engine = config.native and engine.reason() == ""
         self._native_network = engine.open_network(private, idle_channel) if self._engine else None
         self._spin_s = spin_s
+        self._has_core = has_core
         self.areas = Areas(layout.local_rank(self._rank))
         self._scratch: OrderedDict[int, Array] = OrderedDict()
         self._running: list[Execution | NativeExecution] = []
@@ -193,7 +195,7 @@ class Movement:
         processes = None
         if self._config.single_copy_bytes:
             read = engine.core().bytes_of_process if self._engine else None
-            processes = yield from open_processes(self._private, self._layout, read)
+            processes = yield from open_processes(self._private, self._layout, read, self._has_core)
         if segment is None:
             memory: Array = np.zeros(total, np.uint8)
             buffer = memory.data
@@ -207,7 +209,8 @@ class Movement:
             self._group = NodeGroup(me, members, memory[:head], data, self.areas.parts)
             self._group.refresh()
             if processes is not None:
-                self._group.native.use_processes(processes, self._config.single_copy_bytes)
+                least = self._config.single_copy_bytes
+                self._group.native.use_processes(processes.numbers, least, processes.have_cores)
         else:
             self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
 

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from hpccoll import _native
-from hpccoll.memory.processes import Read, open_processes
+from hpccoll.memory.processes import Processes, Read, open_processes
 from hpccoll.runtime import engine
 from hpccoll.topology.layout import Layout
 from tests.collectives.conftest import Make
@@ -20,13 +20,15 @@ from tests.support.oracle import COLLECTIVES, Job, every_place, every_root, perf
 needs_engine = pytest.mark.skipif(bool(_native.reason()), reason=_native.reason())
 
 
-def opened(world: MPI.Intracomm, layout: Layout, read: Read | None) -> tuple[int, ...] | None:
-    stages = open_processes(world, layout, read)
+def opened(
+    world: MPI.Intracomm, layout: Layout, read: Read | None, has_core: bool = True
+) -> Processes | None:
+    stages = open_processes(world, layout, read, has_core)
     while True:
         try:
             next(stages)
         except StopIteration as end:
-            found: tuple[int, ...] | None = end.value
+            found: Processes | None = end.value
             return found
 
 
@@ -34,9 +36,13 @@ def opened(world: MPI.Intracomm, layout: Layout, read: Read | None) -> tuple[int
 @layouts({"": (1, 2, 3), "2+1": (3,), "2+2": (4,)})
 def test_the_processes_of_each_node(world: MPI.Intracomm, layout: str) -> None:
     nodes = Layout.parse(layout or str(world.size))
-    found = opened(world, nodes, engine.core().bytes_of_process)
     everybody = world.allgather(os.getpid())
-    assert found == tuple(everybody[rank] for rank in nodes.nodes[nodes.node(world.rank)])
+    mine = nodes.nodes[nodes.node(world.rank)]
+    numbers = tuple(everybody[rank] for rank in mine)
+    for last_has_core in (True, False):
+        has_core = last_has_core or world.rank < world.size - 1
+        found = opened(world, nodes, engine.core().bytes_of_process, has_core)
+        assert found == Processes(numbers, last_has_core or world.size - 1 not in mine)
 
 
 def not_allowed(process: int, address: int, nbytes: int) -> bytes:

@@ -66,12 +66,12 @@ def test_calls_that_are_longer_than_what_is_combined_at_a_time(native: tuple[boo
         run.check()
 
 
-def from_process_to_process(members: int, least: int = 100) -> Team:
+def from_process_to_process(members: int, least: int = 100, has_cores: bool = True) -> Team:
     """A team whose members copy from process to process what is at least so many bytes."""
     team = Team((True,) * members, 4096)
     for end in team.ends:
         assert isinstance(end, engine.NodeGroup)
-        end.native.use_processes([os.getpid()] * members, least)
+        end.native.use_processes([os.getpid()] * members, least, has_cores)
     return team
 
 
@@ -80,7 +80,7 @@ def from_process_to_process(members: int, least: int = 100) -> Team:
 def test_calls_between_processes(kind: Kind, members: int) -> None:
     chance = random.Random(repr((kind.value, members)))
     for least, pieces in ((0, 1), (100, 1), (100, 3), (10_000, 1), (0, 2)):
-        team = from_process_to_process(members, least)
+        team = from_process_to_process(members, least, has_cores=pieces < 3)
         for _ in range(3):
             calls = [drawn(chance, kind, members, 5000), drawn(chance, chance.choice(KINDS), members, 900)]
             run = Run(team, calls, chance, pieces)
@@ -143,12 +143,14 @@ def test_processes_that_are_none() -> None:
     end = team.ends[0]
     assert isinstance(end, engine.NodeGroup)
     with pytest.raises(ValueError, match="for each member"):
-        end.native.use_processes([1], 0)
+        end.native.use_processes([1], 0, True)
     with pytest.raises(TypeError):
-        end.native.use_processes([1, "2"], 0)  # type: ignore[list-item]
+        end.native.use_processes([1, "2"], 0, True)  # type: ignore[list-item]
     with pytest.raises(OverflowError):
-        end.native.use_processes([1, 2**70], 0)
-    end.native.use_processes([os.getpid(), 2**22 + 1], 0)  # no such process: larger than any number
+        end.native.use_processes([1, 2**70], 0, True)
+    end.native.use_processes([os.getpid(), 2**22 + 1], 0, True)  # no such process
+    with pytest.raises(ValueError, match="told once"):
+        end.native.use_processes([os.getpid()] * 2, 0, True)
 
 
 @each_team
