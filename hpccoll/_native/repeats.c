@@ -18,7 +18,8 @@
 #include <string.h>
 
 #define ARGUMENTS 2
-#define KNOWN 64 /* calls kept; a power of two */
+#define KNOWN 256 /* calls kept, in sets of WAYS, by a number made of their keys */
+#define WAYS 4
 #define FINGERPRINT_BYTES 48
 #define ARRIVALS_PER_CALL 2
 #define TURNS_PER_PROGRESS 16
@@ -64,6 +65,7 @@ typedef struct {
     Key key;
     PyObject *label; /* by which calls are counted */
     int64_t calls;
+    int64_t use; /* calls, of which old ones count less */
     unsigned char fingerprint[FINGERPRINT_BYTES];
     int agrees;      /* all ranks agree on it before anything moves */
     int reads, writes; /* which argument is read, which written; -1: none */
@@ -138,14 +140,15 @@ key_of(const Repeats *self, PyObject *collective, PyObject *given, Key *key, Sig
     return !overflow;
 }
 
+/* The first of the places that a call of this key may have. */
 static Known *
-place_of(Repeats *self, const Key *key)
+places_of(Repeats *self, const Key *key)
 {
     uint64_t mixed = (uintptr_t)key->collective ^ (uintptr_t)key->operator;
     mixed = mixed * 31 + (uint64_t)key->root;
     for (int i = 0; i < ARGUMENTS; ++i)
         mixed = (mixed * 31 + (uint64_t)key->counts[i]) * 31 + (uintptr_t)key->dtypes[i];
-    return self->known + (mixed * 0x9e3779b97f4a7c15u >> 32) % KNOWN;
+    return self->known + (mixed * 0x9e3779b97f4a7c15u >> 32) % (KNOWN / WAYS) * WAYS;
 }
 
 static int
@@ -175,8 +178,11 @@ find(Repeats *self, PyObject *collective, PyObject *given, Sight *sights)
     Key key;
     if (!key_of(self, collective, given, &key, sights))
         return NULL;
-    Known *known = place_of(self, &key);
-    return known->label != NULL && same_key(&known->key, &key) && is_right(known, sights) ? known : NULL;
+    Known *known = places_of(self, &key);
+    for (int way = 0; way < WAYS; ++way, ++known)
+        if (known->label != NULL && same_key(&known->key, &key))
+            return is_right(known, sights) ? known : NULL;
+    return NULL;
 }
 
 /* The state of the communicator */
@@ -303,7 +309,7 @@ static PyObject *
 completed(const Repeats *self, Known *known, PyObject *given)
 {
     PyObject *finished = Py_None;
-    known->calls += 1;
+    known->calls += 1, known->use += 1;
     if (known->finish != NULL) {
         finished = PyObject_CallOneArg(known->finish, PyTuple_GET_ITEM(given, known->writes));
         Py_XDECREF(finished);
@@ -449,6 +455,25 @@ check_known(const Repeats *self, const Known *known, const Sight *sights)
     return 0;
 }
 
+/* Where a call is kept: where it is already, or nothing is, or what was made least often since others were kept. */
+static Known *
+place_for(Repeats *self, const Key *key)
+{
+    Known *first = places_of(self, key), *best = first;
+    for (Known *known = first; known < first + WAYS; ++known)
+        if (known->label != NULL && same_key(&known->key, key))
+            return known;
+    for (Known *known = first; known < first + WAYS; ++known) {
+        if (known->label == NULL)
+            return known;
+        if (known->use < best->use)
+            best = known;
+    }
+    for (Known *known = first; known < first + WAYS; ++known)
+        known->use /= 2;
+    return best;
+}
+
 static PyObject *
 Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
 {
@@ -485,7 +510,7 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
             Py_RETURN_FALSE;
     if (check_known(self, &known, sights) < 0)
         return NULL;
-    Known *place = place_of(self, &known.key);
+    Known *place = place_for(self, &known.key);
     if (!is_right(&known, sights))
         Py_RETURN_FALSE;
     if (place->label != NULL && count_past(self, place) < 0)

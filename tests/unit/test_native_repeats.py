@@ -191,9 +191,9 @@ def test_more_calls_than_are_kept() -> None:
     """Some are forgotten; none is counted twice or lost."""
     member = Member(segment(1), 0, 1)
     made = 0
-    for turn in range(500):
+    for turn in range(2000):
         give, take = np.zeros(1 + turn % 8, np.int64), np.zeros(1 + turn % 8, np.int64)
-        given = (give, take, (MPI.SUM, MPI.MAX, MPI.MIN)[turn % 3], turn % 25)
+        given = (give, take, (MPI.SUM, MPI.MAX, MPI.MIN)[turn % 3], turn % 250)
         assert member.keep(given)
         assert member.repeats.again("allreduce", given) is True
         made += 1
@@ -201,6 +201,21 @@ def test_more_calls_than_are_kept() -> None:
     member.repeats.forget()
     assert member.repeats.calls() == [(LABEL, made)]
     assert member.repeats.again("allreduce", given) is False
+
+
+def test_calls_that_are_made_stay_known() -> None:
+    """Also while many others come that are made once."""
+    member = Member(segment(1), 0, 1)
+    often = [(np.zeros(1 + n % 8, np.int64), np.zeros(1 + n % 8, np.int64), MPI.SUM, n) for n in range(24)]
+    for given in often:
+        assert member.keep(given)
+    found = 0
+    for turn in range(400):
+        for given in often:
+            found += member.repeats.again("allreduce", given) is True
+        once = (np.zeros(3, np.int64), np.zeros(3, np.int64), MPI.MAX, turn)
+        assert member.keep(once)
+    assert found > 0.9 * 400 * len(often)
 
 
 def test_finishing() -> None:
