@@ -209,7 +209,8 @@ def test_elements_do_not_pass_through_other_memory(
     (The results of a reduction do: they are combined there.)
     """
     plan = ("reduce_ring_broadcast" if collective == "allreduce" else "two_level") if layout else "flat"
-    with hpccoll.Communicator(world, layout=layout, algorithm=plan, native=native) as comm:
+    options: dict[str, Any] = {"algorithm": plan, "native": native, "single_copy_bytes": 0}
+    with hpccoll.Communicator(world, layout=layout, **options) as comm:
         count = 50_000
         outs = count * (comm.size if collective == "allgather" else 1)
         first, second = comm.empty((count,), float), comm.empty((outs,), float)
