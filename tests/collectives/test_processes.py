@@ -75,12 +75,12 @@ def test_memory_that_is_not_there() -> None:
         read(os.getpid(), here.ctypes.data, -1)
 
 
-@layouts({"": (2, 3), "2+1": (3,), "2+2": (4,)})
-@pytest.mark.parametrize("least", [0, 1, 50_000])
+@layouts({"": (2, 3), "2+1": (3,)})
+@pytest.mark.parametrize("least", [0, 1])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective(communicator: Make, layout: str, least: int, collective: str) -> None:
     comm = communicator(layout=layout, single_copy_bytes=least, small_bytes=0)
-    jobs = [Job(collective, count) for count in (1, 3000, 70_000)]
+    jobs = [Job(collective, count) for count in (1, 70_000)]
     for job in every_root(every_place(jobs), comm.size):
         for _ in range(2):
             perform(comm, job)
