@@ -265,8 +265,12 @@ class Base(_Intracomm):
 
         `given`: buffers, operator and root, by which a call like an earlier one is known again.
         """
-        if given is not None and stream is None and self._made_again(collective, prepare, given):
-            return
+        if given is not None and stream is None:
+            # Once there have been arrays on devices, these come first.
+            on_devices = self._context is not None and self._context.on_devices.replays is not None
+            maybe_known = not on_devices or type(given[0]) is np.ndarray or type(given[1]) is np.ndarray
+            if maybe_known and self._made_again(collective, prepare, given):
+                return
         context = self._used()
         replays = context.on_devices.replays
         if replays is not None and given is not None and replays.again(collective, given, stream):
