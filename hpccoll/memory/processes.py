@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.memory.shared import gathered
 from hpccoll.topology.layout import Layout
-from hpccoll.transports.base import Array
 
 Read = Callable[[int, int, int], bytes]  # process, address, bytes;  OSError where it may not
 _COOKIE_WORDS = 2
@@ -39,11 +39,11 @@ def open_processes(
     cookie = np.frombuffer(os.urandom(8 * _COOKIE_WORDS), np.int64).copy()
     own = np.array([0 if read is None else os.getpid(), cookie.ctypes.data, *cookie], np.int64)
     members = layout.nodes[layout.node(private.rank)]
-    table = yield from _gathered(private, own)
+    table = yield from gathered(private, own)
     told = [table[member] for member in members]
     able = read is not None and all(_is_read(read, *one) for one in told)
     # What others read must stay until all have answered.
-    answers = yield from _gathered(private, np.array([able, has_core], np.int64))
+    answers = yield from gathered(private, np.array([able, has_core], np.int64))
     if not all(answers[member, 0] for member in members):
         return None
     return Processes(tuple(int(one[0]) for one in told), all(answers[member, 1] for member in members))
@@ -57,11 +57,3 @@ def _is_read(read: Read, process: Any, address: Any, *cookie: Any) -> bool:
     except OSError:
         return False
     return found == np.array(cookie, np.int64).tobytes()
-
-
-def _gathered(private: MPI.Intracomm, own: Array) -> Generator[None, None, Array]:
-    table = np.empty((private.size, own.size), own.dtype)
-    request = private.Iallgather(own, table)
-    while not request.Test():
-        yield None
-    return table

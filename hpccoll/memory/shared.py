@@ -16,6 +16,7 @@ from mpi4py import MPI
 from hpccoll.errors import HpccollError, ResourceError
 from hpccoll.memory.segments import Segment, attach_segment, create_segment
 from hpccoll.topology.layout import Layout
+from hpccoll.transports.base import Array
 
 _RECORD_BYTES = 512
 _FINE, _FAILED = 0, 1
@@ -88,3 +89,12 @@ def _first_failure(records: list[tuple[bool, bytes]]) -> tuple[int, str] | None:
         if failed:
             return rank, text.decode(errors="replace")
     return None
+
+
+def gathered(private: MPI.Intracomm, own: Array) -> Generator[None, None, Array]:
+    """What every rank says, a row each: as many numbers of one dtype from all.  Collective; yields."""
+    table = np.empty((private.size, own.size), own.dtype)
+    request = private.Iallgather(own, table)
+    while not request.Test():
+        yield None
+    return table

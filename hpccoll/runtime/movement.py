@@ -17,7 +17,7 @@ from hpccoll.memory.areas import MOST_TOLD, Areas, total_bytes
 from hpccoll.memory.flags import Flags
 from hpccoll.memory.processes import open_processes
 from hpccoll.memory.segments import Segment
-from hpccoll.memory.shared import open_shared
+from hpccoll.memory.shared import gathered, open_shared
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.program import GroupCall, Memory, Operation, Place, Program
@@ -219,14 +219,11 @@ class Movement:
     ) -> Generator[Hint | None, None, Array]:
         """An array in memory that the ranks of this node share.  Collective; `number` counts them."""
         nbytes = math.prod(shape) * dtype.itemsize
-        table = np.empty((self._private.size, 1 + MOST_TOLD), np.int64)
         own = np.full(1 + MOST_TOLD, -1, np.int64)
         unused = self.areas.unused()
         own[0] = nbytes
         own[1 : 1 + len(unused)] = unused
-        request = self._private.Iallgather(own, table)
-        while not request.Test():
-            yield None
+        table = yield from gathered(self._private, own)
         members = self._layout.nodes[self._layout.node(self._rank)]
         told = [set(table[member, 1:].tolist()) - {-1} for member in members]
         self.areas.drop(sorted(set.intersection(*told)))
