@@ -148,9 +148,9 @@ class Census:
         steps, prepared = Context.steps, base._prepared
 
         @functools.wraps(steps)
-        def counted(context: Context, call: Any, *rest: Any) -> Any:
+        def counted(context: Context, call: Any, *rest: Any, **options: Any) -> Any:
             self.over_host += call.staged
-            return steps(context, call, *rest)
+            return steps(context, call, *rest, **options)
 
         def looked_at(prepare: Any, context: Context) -> Any:
             call = prepared(prepare, context)
