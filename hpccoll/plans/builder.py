@@ -11,38 +11,36 @@ from typing import NamedTuple
 
 from hpccoll.plans.collective import Collective
 from hpccoll.plans.hazards import IN_PLACE
+from hpccoll.plans.landing import Landings, Slot
 from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
-from hpccoll.plans.spans import Region, Span, length, packets
+from hpccoll.plans.spans import Region, Span, length, packets, segments
 from hpccoll.plans.steps import Kind
 from hpccoll.plans.values import Values, joined
-
-
-class _Landing:
-    """Scratch memory for messages that are combined on arrival, with the operations that use it."""
-
-    __slots__ = ("offset", "users")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.users: tuple[int, ...] = ()
 
 
 class Arrival(NamedTuple):
     """A message that is under way to a landing, and the operation that receives it."""
 
-    landing: _Landing
+    slot: Slot
     place: Place
     received: int
 
 
-# Landing slots for messages that are combined on arrival: so many may be in flight or waiting.
+# Messages that are combined on arrival: so many may be in flight or waiting.
 LANDING_SLOTS = 4
+# The same of those in a shorter dtype, and of what is sent so: half as many bytes each.
+WIRE_SLOTS = 8
 
 
 class Builder:
-    """Writes the program of one rank, operation by operation, in program order."""
+    """Writes the program of one rank, operation by operation, in program order.
 
-    def __init__(self, collective: Collective, rank: int, segment: int) -> None:
+    `nodes`: the node of each rank, where elements travel between nodes in a shorter dtype.
+    """
+
+    def __init__(
+        self, collective: Collective, rank: int, segment: int, nodes: Sequence[int] | None = None
+    ) -> None:
         self.collective = collective
         self.rank = rank
         self.segment = segment
@@ -51,8 +49,12 @@ class Builder:
         self._output = collective.output(rank)
         aliased = collective.name in IN_PLACE
         self._values = Values(collective.input(rank), self._output, aliased=aliased)
-        self._landings: list[_Landing] = []
-        self._next_landing = 0
+        self._nodes = nodes
+        self._wire = 0  # elements of Memory.WIRE in use
+        room = min(segment, collective.elements)
+        self._landings = Landings(Memory.SCRATCH, LANDING_SLOTS, room, self._values.fresh)
+        self._arriving = Landings(Memory.WIRE, WIRE_SLOTS, room, self._fresh_wire)
+        self._leaving = Landings(Memory.WIRE, WIRE_SLOTS, room, self._fresh_wire)
         self._channels: dict[tuple[type, int], int] = {}
         self._calls: dict[tuple[int, ...], int] = {}
 
@@ -64,23 +66,44 @@ class Builder:
         self._channels.clear()
 
     def send(self, peer: int, span: Span) -> None:
-        """Send the current value of a span."""
-        source = self._contiguous(span)
-        self._send(peer, source, self._values.read((span,), self._next))
+        """Send the current value of a span, rounded where it is to travel in a shorter dtype."""
+        if self._is_shorter(peer):
+            slot, place = self._rounded(span)
+            slot.users = (self._send(peer, place, (self._next - 1,)),)
+        else:
+            source = self._contiguous(span)
+            self._send(peer, source, self._values.read((span,), self._next))
 
     def receive(self, peer: int, span: Span) -> None:
         """Receive a span's value."""
-        target = self._values.home(span)
-        self._receive(peer, target, self._values.write(span, target, self._next))
+        if self._is_shorter(peer):
+            theirs = self.arrival(peer, span.length)
+            theirs.slot.users = (self._widened(theirs.place, span, theirs.received),)
+        else:
+            target = self._values.home(span)
+            self._receive(peer, target, self._values.write(span, target, self._next))
+
+    def settle(self, members: Sequence[int], one: Region) -> None:
+        """The values of a region are those that others will get from here, to the last bit.
+
+        So they are rounded where elements travel in a shorter dtype between any two of the members.
+        """
+        if self._nodes is None or len({self._nodes[member] for member in members}) == 1:
+            return
+        for span in segments(one, self.segment):
+            slot, place = self._rounded(span)
+            slot.users = (self._widened(place, span, self._next - 1),)
 
     def send_region(self, peer: int, one: Region) -> None:
         """Send the values of a region, one span after the other, in messages of the longest length."""
+        self._refuse_shorter(peer)
         for packet in packets(one, self.segment):
             source, copies = self._packed(packet)
             self._send(peer, source, copies or self._values.read(packet, self._next))
 
     def receive_region(self, peer: int, one: Region) -> None:
         """Receive what the peer's `send_region` sends; what is apart in the output lands in scratch."""
+        self._refuse_shorter(peer)
         for packet in packets(one, self.segment):
             parts = (part for span in packet for part in self._values.home_parts(span))
             homes = joined(map(self._values.home, parts))
@@ -100,9 +123,9 @@ class Builder:
 
     def arrival(self, peer: int, count: int) -> Arrival:
         """Receive elements that are to be combined with values of this rank."""
-        landing, place, emptied = self._land(count)
-        received = self._receive(peer, place, emptied)
-        return Arrival(landing, place, received)
+        landings = self._arriving if self._is_shorter(peer) else self._landings
+        slot, place, emptied = landings.take(count)
+        return Arrival(slot, place, self._receive(peer, place, emptied))
 
     def merge(
         self, theirs: Arrival, span: Span, *, into: Span | None = None, theirs_first: bool = True
@@ -124,13 +147,15 @@ class Builder:
             after |= self._values.write(into, target, self._next)
             left, right = (theirs.place, own) if theirs_first else (own, theirs.place)
             index = self._add(Combine(self.step, _ordered(after), left, right, target))
-        theirs.landing.users += (index,)
+        theirs.slot.users += (index,)
 
     def fold(self, members: Sequence[int], me: int, span: Span) -> None:
         """Receive all members' values of a span and combine them one after the other, in their order.
 
         The own value stays where it is until its turn: with MPI.IN_PLACE that is where the result goes.
         """
+        for member in members:
+            self._refuse_shorter(member)
         values = self._values
         total = self._contiguous(span) if me == 0 else values.fresh(span.length)
         waits = {self._receive(members[0], total, ())} if me > 0 else set()
@@ -145,7 +170,7 @@ class Builder:
                 waits |= values.write(span, target, self._next)
             if theirs is not None:
                 waits.add(theirs.received)
-                theirs.landing.users += (self._next,)
+                theirs.slot.users += (self._next,)
             waits = {self._add(Combine(self.step, _ordered(waits), total, right, target))}
             total = target
 
@@ -204,7 +229,7 @@ class Builder:
                 for one, piece in self._values.cut(part):
                     if piece.memory is not Memory.OUTPUT:
                         self._move(one, self._values.home(one))
-        return Program(self.rank, tuple(self.operations), self._values.scratch)
+        return Program(self.rank, tuple(self.operations), self._values.scratch, self._wire)
 
     def holds(self, one: Region) -> bool:
         """Whether this rank has a value for every element of the region."""
@@ -254,6 +279,35 @@ class Builder:
         after = self._values.read((span,), self._next) | self._values.write(span, target, self._next)
         self._add(Copy(self.step, _ordered(after), source, target))
 
+    # --- values in a shorter dtype ----------------------------------------------------------------
+
+    def _is_shorter(self, peer: int) -> bool:
+        """Whether elements travel to and from a rank in a shorter dtype."""
+        return self._nodes is not None and self._nodes[peer] != self._nodes[self.rank]
+
+    def _refuse_shorter(self, peer: int) -> None:
+        if self._is_shorter(peer):
+            raise ValueError(f"step {self.step} has messages that are not rounded on their way to {peer}")
+
+    def _rounded(self, span: Span) -> tuple[Slot, Place]:
+        """The value of a span as it travels, by the last operation; the slot's users are to be set."""
+        source = self._contiguous(span)
+        slot, place, emptied = self._leaving.take(span.length)
+        self._add(
+            Copy(self.step, _ordered(self._values.read((span,), self._next) | {*emptied}), source, place)
+        )
+        return slot, place
+
+    def _widened(self, place: Place, span: Span, received: int) -> int:
+        """The value of a span = what travelled; the operation that does it."""
+        target = self._values.home(span)
+        after = self._values.write(span, target, self._next) | {received}
+        return self._add(Copy(self.step, _ordered(after), place, target))
+
+    def _fresh_wire(self, count: int) -> Place:
+        self._wire += count
+        return Place(Memory.WIRE, self._wire - count, self._wire)
+
     # --- operations -----------------------------------------------------------------------------
 
     @property
@@ -277,16 +331,6 @@ class Builder:
         previous = self._channels.get((direction, peer), -1)
         self._channels[direction, peer] = self._next
         return previous
-
-    def _land(self, count: int) -> tuple[_Landing, Place, tuple[int, ...]]:
-        """A landing with `count` elements in use, and the operations that must have emptied it."""
-        if len(self._landings) < LANDING_SLOTS:
-            room = min(self.segment, self.collective.elements)
-            self._landings.append(_Landing(self._values.fresh(room).start))
-        landing = self._landings[self._next_landing % len(self._landings)]
-        self._next_landing += 1
-        emptied, landing.users = landing.users, ()
-        return landing, Place(Memory.SCRATCH, landing.offset, landing.offset + count), emptied
 
 
 def _ordered(waits: Iterable[int]) -> tuple[int, ...]:

@@ -162,20 +162,22 @@ def make_plan(
     chunks: int = 1,
     between: str | None = None,
     order: Order = Order.ANY,
+    wire: str = "",
 ) -> Plan:
     """The plan called `name` for a collective on a layout.
 
     `segment`: the longest message in elements.  `chunks`: parts of the buffer that are on the way at
     the same time (two-level plans; at most one for each element).  `between`: the algorithm between
     nodes, the recipe's default when None.  `order`: what `one_shot` is to keep, which can keep any; the other
-    plans have that of their algorithms.
+    plans have that of their algorithms.  `wire`: the dtype in which elements travel between nodes, where it
+    is not their own.
     """
     recipe = recipe_of(collective.name, name, layout)
     chosen = between or (recipe.between[0] if recipe.between else NATIVE)
     used = max(1, min(chunks, collective.elements)) if recipe.chunked else 1
     steps = recipe.make(collective, layout, chosen, used)
     return Plan(
-        name, collective, layout, steps, segment, used, _order(name, collective, layout, steps, order)
+        name, collective, layout, steps, segment, used, _order(name, collective, layout, steps, order), wire
     )
 
 

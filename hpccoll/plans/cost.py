@@ -88,6 +88,14 @@ class _Load(NamedTuple):
         return "network" if any(self.sent) else "NODE"
 
 
+class _Sizes(NamedTuple):
+    """Bytes of an element, and of one between nodes; the longest message in elements."""
+
+    itemsize: int
+    between: int
+    segment: int
+
+
 class _Shape(NamedTuple):
     """A step without where it is in the index space and what it waits for: `lengths` of its regions."""
 
@@ -187,19 +195,20 @@ def _carries_payload(plan: Plan) -> bool:
 def _load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> _Load:
     if step.algorithm == ONE_SHOT:
         return _one_shot(plan, itemsize, links)
-    return _load(plan.layout, _shape(step), plan.segment, itemsize, links)
+    sizes = _Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
+    return _load(plan.layout, _shape(step), sizes, links)
 
 
 @lru_cache(maxsize=128)
-def _load(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
+def _load(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
     if shape.algorithm != NATIVE:
-        return _messages(layout, shape, segment, itemsize, links)
+        return _messages(layout, shape, sizes, links)
     if shape.family == "NODE" or layout.node_count == 1:
-        return _shared_memory(layout, shape, itemsize, links)
-    return _native_between(layout, shape, segment, itemsize, links)
+        return _shared_memory(layout, shape, sizes.itemsize, links)
+    return _native_between(layout, shape, sizes, links)
 
 
-def _messages(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
+def _messages(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
     sent = [0] * layout.node_count
     inside = [0] * layout.node_count
     node_of = layout.node_of
@@ -210,15 +219,16 @@ def _messages(layout: Layout, shape: _Shape, segment: int, itemsize: int, links:
     for (lengths, root, nodes), times in alike.items():
         traffic = _traffic(shape.algorithm, shape.kind, lengths, root, nodes)
         for node, (between, within) in traffic.items():
-            sent[node] += times * between * itemsize
-            inside[node] += times * within * itemsize
+            sent[node] += times * between * sizes.between
+            inside[node] += times * within * sizes.itemsize
     longest = max(len(members) for members in shape.groups)
     rounds = _rounds(shape.algorithm, shape.kind, longest)
     crosses = any(sent)
     latency_us = links.network_latency_us if crosses else links.message_latency_us
     bandwidth = links.network_gbs if crosses else links.message_gbs
     largest = max(map(sum, shape.lengths))
-    fill = rounds.fills * min(segment, largest) * itemsize / (bandwidth * 1e9)
+    itemsize = sizes.between if crosses else sizes.itemsize
+    fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
     moving = max(max(sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
     return _Load(rounds.messages * latency_us * 1e-6 + fill + moving, tuple(sent), tuple(inside))
 
@@ -278,11 +288,11 @@ def _total(kind: Kind, lengths: tuple[int, ...]) -> int:
     return sum(lengths)
 
 
-def _native_between(layout: Layout, shape: _Shape, segment: int, itemsize: int, links: Links) -> _Load:
+def _native_between(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
     """The transport's own call over several nodes: the best of the algorithms we know, less efficient."""
     links = replace(links, network_gbs=links.network_gbs * links.mpi_efficiency)
     alternatives = [
-        _messages(layout, shape._replace(algorithm=name), segment, itemsize, links)
+        _messages(layout, shape._replace(algorithm=name), sizes, links)
         for name, algorithm in ALGORITHMS.items()
         if shape.kind in algorithm.kinds
     ]

@@ -37,7 +37,7 @@ def lower(plan: Plan, rank: int, *, all_blocks: bool = False) -> Program:
 
     `all_blocks`: the calls of a group's own all-to-all know what every member gives to every other.
     """
-    build = Builder(plan.collective, rank, plan.segment)
+    build = Builder(plan.collective, rank, plan.segment, plan.layout.node_of if plan.wire else None)
     groups = [step.group_of(rank) for step in plan.steps]
     for step, group in zip(plan.steps, groups, strict=True):
         if group is not None and step.kind is Kind.ALLTOALL and step.algorithm != NATIVE:

@@ -13,11 +13,16 @@ from hpccoll.plans.steps import Kind
 
 
 class Memory(IntEnum):
-    """The buffers of a rank that a program speaks of."""
+    """The buffers of a rank that a program speaks of.
+
+    WIRE has elements as they travel between nodes, where that is a shorter dtype: what is copied there is
+    rounded, what is copied or combined from there is widened again.
+    """
 
     INPUT = 0
     OUTPUT = 1
     SCRATCH = 2
+    WIRE = 3
 
 
 class Place(NamedTuple):
@@ -93,8 +98,9 @@ class GroupCall(Operation):
 
 @dataclass(frozen=True)
 class Program:
-    """The operations of one rank in an order in which they can be done; `scratch` in elements."""
+    """The operations of one rank in an order in which they can be done; `scratch` and `wire` in elements."""
 
     rank: int
     operations: tuple[Operation, ...]
     scratch: int
+    wire: int = 0

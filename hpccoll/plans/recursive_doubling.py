@@ -50,11 +50,14 @@ class RecursiveDoubling(Algorithm):
         while distance < power:
             partner = members[_member(position ^ distance, extra)]
             theirs_first = bool(position & distance)
+            build.settle(members, regions[0])  # each of a pair combines what the other one gets
             for span in spans:
                 build.send(partner, span)
             for span in spans:
                 build.receive_and_combine(partner, span, theirs_first=theirs_first)
             distance *= 2
+        if extra:
+            build.settle(members, regions[0])
         if folded:
             for span in spans:
                 build.send(members[me + 1], span)

@@ -8,7 +8,7 @@ buffers), a group call when all members have come to it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -22,11 +22,17 @@ from hpccoll.topology.notation import format_ranks
 
 
 class Value(NamedTuple):
-    """What a place holds: the operands (element, rank) combined there, in order, and the step that did it."""
+    """What a place holds: the operands (element, rank) combined there, in order, and the step that did it.
+
+    Values with the same `bits` came about alike: the same operands in the same order and groups, rounded at
+    the same places.
+    """
 
     operands: tuple[tuple[int, int], ...]
     step: int  # -1: the caller
+    bits: int
     folded: bool = True  # the operands were combined one after the other
+    rounded: bool = False  # it is as it came from the wire, and would not change by being sent again
 
 
 Values = list["Value | None"]
@@ -55,8 +61,9 @@ class Rehearsal:
         self._handed: list[set[int]] = []  # by step: those whose elements it may use
         for number, step in enumerate(plan.steps):
             self._handed.append({number, CALLER}.union(*(self._handed[earlier] for earlier in step.after)))
-        self.actors = [_actor(program, plan.collective, aliased) for program in programs]
-        self._sent: dict[Channel, deque[tuple[int, Values]]] = defaultdict(deque)
+        self._bits: dict[Hashable, int] = {}
+        self.actors = [self._actor(program, plan.collective, aliased) for program in programs]
+        self._sent: dict[Channel, deque[tuple[int, Send, Values]]] = defaultdict(deque)
         self._wanted: dict[Channel, deque[tuple[int, Receive]]] = defaultdict(deque)
         self._came: dict[tuple[int, tuple[int, ...]], dict[int, tuple[int, GroupCall]]] = defaultdict(dict)
         self._ready: deque[tuple[Actor, int]] = deque()
@@ -87,19 +94,23 @@ class Rehearsal:
         me, step = actor.program.rank, operation.step
         match operation:
             case Send():
-                self._sent[me, operation.peer, step].append((index, self._use(actor, operation.source, step)))
+                values = self._use(actor, operation.source, step)
+                self._sent[me, operation.peer, step].append((index, operation, values))
                 self._deliver((me, operation.peer, step))
             case Receive():
                 self._wanted[operation.peer, me, step].append((index, operation))
                 self._deliver((operation.peer, me, step))
             case Combine():
                 left, right = self._use(actor, operation.left, step), self._use(actor, operation.right, step)
-                values = [_combined(pair, step) for pair in zip(left, right, strict=False)]
+                values = [self._combination(pair, step) for pair in zip(left, right, strict=False)]
                 self._write(actor, (operation.target,), values)
                 self._end(actor, index)
             case Copy():
                 # It uses nothing: it only moves what others use.
-                self._write(actor, (operation.target,), self._read(actor, operation.source, step))
+                values = self._read(actor, operation.source, step)
+                if operation.target.memory is Memory.WIRE:
+                    values = list(map(self._rounded, values))
+                self._write(actor, (operation.target,), values)
                 self._end(actor, index)
             case GroupCall():
                 came = self._came[step, operation.members]
@@ -121,8 +132,13 @@ class Rehearsal:
         sent, wanted = self._sent[channel], self._wanted[channel]
         source, target, step = channel
         while sent and wanted:
-            send, values = sent.popleft()
+            send, message, values = sent.popleft()
             receive, operation = wanted.popleft()
+            if (message.source.memory is Memory.WIRE) != (operation.target.memory is Memory.WIRE):
+                self._tell(
+                    f"rank {source} sends {place_text(message.source)} in step {step}, rank {target} "
+                    f"receives {place_text(operation.target)}: not the same dtype"
+                )
             room = operation.target.stop - operation.target.start
             if len(values) != room:
                 self._tell(
@@ -177,7 +193,7 @@ class Rehearsal:
         return [everything] * size
 
     def _combined(self, call: GroupCall, given: list[Values]) -> Values:
-        return [_combined(column, call.step) for column in zip(*given, strict=False)]
+        return [self._combination(column, call.step) for column in zip(*given, strict=False)]
 
     def _together(self, call: GroupCall, given: list[Values]) -> Values:
         if call.kind.reduces:
@@ -212,6 +228,45 @@ class Rehearsal:
         if start != len(values):
             self._tell(f"rank {actor.program.rank} has room for {start} of {len(values)} elements")
 
+    def _combination(self, values: Iterable[Value | None], step: int) -> Value | None:
+        operands: tuple[tuple[int, int], ...] = ()
+        folded = True
+        bits = []
+        for number, value in enumerate(values):
+            if value is None:
+                return None
+            folded = folded and value.folded and (number == 0 or len(value.operands) == 1)
+            operands += value.operands
+            bits.append(value.bits)
+        return Value(operands, step, bits[0] if len(bits) == 1 else self._number(tuple(bits)), folded)
+
+    def _rounded(self, value: Value | None) -> Value | None:
+        if value is None or value.rounded:
+            return value
+        return value._replace(bits=self._number(("rounded", value.bits)), rounded=True)
+
+    def _number(self, bits: Hashable) -> int:
+        return self._bits.setdefault(bits, len(self._bits))
+
+    def _actor(self, program: Program, collective: Collective, aliased: bool) -> Actor:
+        me = program.rank
+        given, wanted = indices(collective.input(me)), indices(collective.output(me))
+        values = {index: Value(((index, me),), CALLER, self._number(("given", index, me))) for index in given}
+        memory: dict[Memory, Values] = {
+            Memory.INPUT: [values[index] for index in given],
+            Memory.OUTPUT: [values.get(index) if aliased else None for index in wanted],
+            Memory.SCRATCH: [None] * program.scratch,
+            Memory.WIRE: [None] * program.wire,
+        }
+        actor = Actor(program, memory, [len(operation.after) for operation in program.operations])
+        for index, operation in enumerate(program.operations):
+            for earlier in operation.after:
+                actor.released_by_end[earlier].append(index)
+            if isinstance(operation, (Send, Receive, GroupCall)) and operation.previous >= 0:
+                actor.waits[index] += 1
+                actor.released_by_start[operation.previous].append(index)
+        return actor
+
     def _tell(self, problem: str) -> None:
         self._told[problem] = None
 
@@ -219,25 +274,6 @@ class Rehearsal:
 def indices(one: Region) -> list[int]:
     """The elements of a region."""
     return [index for span in one for index in range(*span)]
-
-
-def _actor(program: Program, collective: Collective, aliased: bool) -> Actor:
-    me = program.rank
-    given, wanted = indices(collective.input(me)), indices(collective.output(me))
-    values: dict[int, Value] = {index: Value(((index, me),), CALLER) for index in given}
-    memory: dict[Memory, Values] = {
-        Memory.INPUT: [values[index] for index in given],
-        Memory.OUTPUT: [values.get(index) if aliased else None for index in wanted],
-        Memory.SCRATCH: [None] * program.scratch,
-    }
-    actor = Actor(program, memory, [len(operation.after) for operation in program.operations])
-    for index, operation in enumerate(program.operations):
-        for earlier in operation.after:
-            actor.released_by_end[earlier].append(index)
-        if isinstance(operation, (Send, Receive, GroupCall)) and operation.previous >= 0:
-            actor.waits[index] += 1
-            actor.released_by_start[operation.previous].append(index)
-    return actor
 
 
 def _cut(values: Values, counts: Sequence[int]) -> list[Values]:
@@ -265,14 +301,3 @@ def _given_lengths(call: GroupCall, lengths: Sequence[int]) -> Sequence[int]:
 
 def _given_by(values: Values, step: int) -> Values:
     return [value if value is None else value._replace(step=step) for value in values]
-
-
-def _combined(values: Iterable[Value | None], step: int) -> Value | None:
-    operands: tuple[tuple[int, int], ...] = ()
-    folded = True
-    for number, value in enumerate(values):
-        if value is None:
-            return None
-        folded = folded and value.folded and (number == 0 or len(value.operands) == 1)
-        operands += value.operands
-    return Value(operands, step, folded)

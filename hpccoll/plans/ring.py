@@ -42,6 +42,8 @@ class Ring(Algorithm):
             regions = split(regions[0], split_evenly(length(regions[0]), count))
         if kind.reduces:
             self._pass_on(build, members, me, regions, first=me - 1, combine=True)
+        if kind is Kind.ALLREDUCE:
+            build.settle(members, regions[me])
         if kind is not Kind.REDUCE_SCATTER:
             self._pass_on(build, members, me, regions, first=me, combine=False)
 

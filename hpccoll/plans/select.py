@@ -23,7 +23,8 @@ class Tuning:
     `flat` is a candidate; over several nodes up to `native_bytes`, and not for blocks of which no rank knows
     all lengths.  `order`: what the operator and the settings ask for.  `small_bytes` bounds the payload that
     a rank sends along with the agreement check (`one_shot`), `segment_bytes` a message; `chunk_bytes` is the
-    smallest chunk.
+    smallest chunk.  `wire`: the dtype in which elements travel between nodes, where it is not their own; then
+    plans that cannot do that (MPI's own call, folding inputs one by one) are no candidates.
     """
 
     native: bool = True
@@ -32,6 +33,7 @@ class Tuning:
     small_bytes: int = 4096
     segment_bytes: int = 256 * 1024
     chunk_bytes: int = 1024 * 1024
+    wire: str = ""
     links: Links = field(default_factory=Links)
 
 
@@ -61,6 +63,7 @@ def describe(plan: Plan) -> str:
     """A plan in a few words: `scatter_rail_gather(ring, 4 chunks)`."""
     between = {step.algorithm for step in plan.steps if step.family in ("LEADERS", "RAIL", "LAST")}
     details = sorted(between) + ([f"{plan.chunks} chunks"] if plan.chunks > 1 else [])
+    details += [f"as {plan.wire}"] if plan.wire else []
     return plan.name + (f"({', '.join(details)})" if details else "")
 
 
@@ -131,6 +134,8 @@ def possible(recipe: Recipe, collective: Collective, layout: Layout, itemsize: i
     partly_known = collective.ragged and collective.name in LOCALLY_RAGGED
     if recipe.name == ONE_SHOT:
         return fits_one_shot(collective, layout, itemsize, tuning.small_bytes, tuning.order)
+    if tuning.wire and recipe.name in ("flat", "fold"):
+        return False
     if recipe.name == "flat" and layout.node_count > 1:
         longest = collective.elements * itemsize
         return tuning.native and longest <= tuning.native_bytes and not partly_known
@@ -152,6 +157,7 @@ def _variants(
             chunks=chunks,
             between=between,
             order=tuning.order,
+            wire=tuning.wire,
         )
         for between in recipe.between or (None,)
         for chunks in chunk_counts

@@ -40,6 +40,8 @@ from hpccoll.plans.spans import Region, length
 from hpccoll.topology.layout import Layout
 
 NATIVE = "native"
+# What sums may travel as between nodes, and the bytes of an element.
+WIRE_DTYPES = {"bfloat16": 2, "float16": 2}
 
 
 class Kind(Enum):
@@ -120,7 +122,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """An immutable list of steps.  `segment` is the longest message of a lowered step, in elements."""
+    """An immutable list of steps.  `segment` is the longest message of a lowered step, in elements.
+
+    `wire`: the dtype in which elements travel between nodes, where it is not their own.
+    """
 
     name: str
     collective: Collective
@@ -129,6 +134,8 @@ class Plan:
     segment: int
     chunks: int = 1
     order: Order = Order.ANY
+    wire: str = ""
 
-    def key(self) -> tuple[str, int, int]:
-        return (self.name, self.segment, self.chunks)
+    def wire_itemsize(self, itemsize: int) -> int:
+        """Bytes of an element between nodes; `itemsize`: of its own dtype."""
+        return WIRE_DTYPES[self.wire] if self.wire else itemsize

@@ -173,6 +173,8 @@ class DoubleTree(Algorithm):
         for tree, half in zip(trees, halves, strict=True):
             reduce_up(build, tree, members, me, half)
         for tree, half in zip(trees, halves, strict=True):
+            if tree.parent[me] < 0:
+                build.settle(members, half)
             broadcast_down(build, tree, members, me, half)
 
     def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:

@@ -3,8 +3,9 @@
 Every element of every rank's input is a symbol that no other has; a combination is the list of its
 operands in order.  All ranks' programs run together (rehearsal.py).  Reported are: elements that do not
 arrive, arrive more than once or come from elsewhere; operands out of rank order in a plan that promises
-it; programs that never end (cycles, unmatched messages); reads of places never written; steps that use
-what a step gives without being `after` it; and what is wrong with a rank's program alone (hazards.py).
+it; results whose bits may differ between ranks; programs that never end (cycles, unmatched messages);
+reads of places never written; steps that use what a step gives without being `after` it; and what is wrong
+with a rank's program alone (hazards.py).
 
 Without a hazard the order in which ranks move on cannot change a result, so that one run stands for all.
 Collectives that take MPI.IN_PLACE are proved a second time with the input inside the output.
@@ -71,7 +72,11 @@ def _prove(plan: Plan, programs: Sequence[Program], *, aliased: bool) -> list[st
     problems = [problem for program in programs for problem in hazards(program)]
     rehearsal = Rehearsal(plan, programs, aliased=aliased)
     rehearsal.run()
-    return problems + rehearsal.problems + (_unfinished(rehearsal) or list(_wrong(plan, rehearsal)))
+    return (
+        problems
+        + rehearsal.problems
+        + (_unfinished(rehearsal) or list(_wrong(plan, rehearsal)) or list(_differing(plan, rehearsal)))
+    )
 
 
 def _unfinished(rehearsal: Rehearsal) -> list[str]:
@@ -124,6 +129,22 @@ def _wrong(plan: Plan, rehearsal: Rehearsal) -> Iterator[str]:
                 yield f"rank {rank} element {element} {_difference(got, wanted[element])}"
             elif plan.order is Order.FOLD and value is not None and not value.folded:
                 yield f"rank {rank} element {element} has operands that were combined before their turn"
+
+
+def _differing(plan: Plan, rehearsal: Rehearsal) -> Iterator[str]:
+    """Outputs of several ranks that were not combined and rounded alike."""
+    if plan.collective.name in SCANS:
+        return  # each rank has a result of its own
+    first: dict[int, tuple[int, int]] = {}  # element -> bits, rank
+    for actor in rehearsal.actors:
+        rank = actor.program.rank
+        elements = indices(plan.collective.output(rank))
+        for element, value in zip(elements, actor.memory[Memory.OUTPUT], strict=True):
+            if value is None:
+                continue
+            bits, other = first.setdefault(element, (value.bits, rank))
+            if bits != value.bits:
+                yield f"rank {rank} element {element} was combined or rounded otherwise than on rank {other}"
 
 
 def _wanted(collective: Collective) -> dict[int, Operands]:
