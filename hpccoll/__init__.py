@@ -18,7 +18,7 @@ from hpccoll.errors import (
     UsageError,
     UsageTypeError,
 )
-from hpccoll.ops.table import AVG, accumulate, scaled_sum
+from hpccoll.ops.table import AVG, accumulate, on_wire, scaled_sum
 from hpccoll.runtime.request import PersistentRequest, Request
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "UsageError",
     "UsageTypeError",
     "accumulate",
+    "on_wire",
     "scaled_sum",
 ]

@@ -12,12 +12,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpccoll.errors import UsageError
+from hpccoll.plans.steps import WIRE_DTYPES
 
 PREFIX = "HPCCOLL_"
 CHECKS = ("on", "off")
 DEVICE_PATHS = ("auto", "nccl", "host")
 INTERNODE = ("nccl", "mpi")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
+WIRE = ("", *WIRE_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Config:
     """Sums and other reductions of floating-point elements have the same bits for a given number of ranks,
     whatever the layout, the plan, the chunks and an element's place: operands are combined one after the
     other, in rank order.  On one node that costs nothing; between nodes more bytes travel."""
+
+    wire_dtype: str = ""
+    """"bfloat16" or "float16": sums and averages that are made in float32 travel between nodes in it, half as
+    many bytes; inside a node, and up to `small_bytes`, all of float32 is kept.  docs/types.md has the error.
+    Not together with `reproducible`; `hpccoll.on_wire` says it for one call.  Unset: as they are."""
 
     small_bytes: int = 4096
     """Largest payload, in bytes (0 to 65536), that travels with the agreement check; 0 turns that off."""
@@ -102,9 +109,16 @@ class Config:
             ("device_path", DEVICE_PATHS),
             ("internode", INTERNODE),
             ("device_messages", DEVICE_MESSAGES),
+            ("wire_dtype", WIRE),
         ):
             if getattr(self, name) not in known:
-                raise UsageError(f"{name} is {getattr(self, name)!r}: must be one of {', '.join(known)}")
+                words = ", ".join(one or "empty" for one in known)
+                raise UsageError(f"{name} is {getattr(self, name)!r}: must be one of {words}")
+        if self.reproducible and self.wire_dtype:
+            raise UsageError(
+                f"wire_dtype is {self.wire_dtype!r} and reproducible is set: what is rounded between nodes "
+                "has other bits on every layout"
+            )
 
     def digest(self) -> str:
         """The values that all ranks must share, as text."""

@@ -28,16 +28,66 @@ end(Execution *self, int32_t index)
     atomic_store_explicit(&self->left, self->left - 1, memory_order_release);
 }
 
+static int64_t
+itemsize_at(const Execution *self, const Place *place)
+{
+    return place->memory == WIRE ? WIRE_BYTES : self->itemsize;
+}
+
 static char *
 at(const Execution *self, const Place *place)
 {
-    return self->buffers[place->memory] + place->start * self->itemsize;
+    return self->buffers[place->memory] + place->start * itemsize_at(self, place);
 }
 
 static int64_t
 bytes_of(const Execution *self, const Place *place)
 {
-    return (place->stop - place->start) * self->itemsize;
+    return (place->stop - place->start) * itemsize_at(self, place);
+}
+
+#define WIDENED 1024 /* elements at once, so that they stay in the first cache */
+
+/* Elements of a place from `begin` on as they are combined; `room` holds those that have to be widened. */
+static const char *
+wide(const Execution *self, const Place *place, int64_t begin, int64_t count, char *room)
+{
+    const char *from = at(self, place) + begin * itemsize_at(self, place);
+    if (place->memory != WIRE)
+        return from;
+    wire_widen(self->wire, from, room, count);
+    return room;
+}
+
+static int
+combine(Execution *self, const Place *left, const Place *right, const Place *target)
+{
+    int64_t count = target->stop - target->start;
+    char *to = at(self, target);
+    float rooms[2][WIDENED];
+    if (left->memory != WIRE && right->memory != WIRE)
+        return kernel_combine(self->kernel, at(self, left), at(self, right), to, count, &self->error);
+    for (int64_t begin = 0; begin < count; begin += WIDENED) {
+        int64_t some = count - begin < WIDENED ? count - begin : WIDENED;
+        const char *one = wide(self, left, begin, some, (char *)rooms[0]);
+        const char *other = wide(self, right, begin, some, (char *)rooms[1]);
+        if (kernel_combine(self->kernel, one, other, to + begin * self->itemsize, some, &self->error) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void
+copy(const Execution *self, const Place *source, const Place *target)
+{
+    const char *from = at(self, source);
+    char *to = at(self, target);
+    if (target->memory == WIRE)
+        wire_round(self->wire, from, to, target->stop - target->start);
+    else if (source->memory == WIRE)
+        wire_widen(self->wire, from, to, target->stop - target->start);
+    else if (from != to) /* in place it is there already */
+        copy_bytes(to, from, (size_t)bytes_of(self, source));
 }
 
 static int
@@ -85,13 +135,9 @@ begin(Execution *self, int32_t index, int *moved)
     case RECEIVE:
         return post(self, index) < 0 ? -1 : test(self, index, moved);
     case COMBINE:
-        if (kernel_combine(self->kernel, at(self, places), at(self, places + 1), at(self, places + 2),
-                           places->stop - places->start, &self->error) < 0)
-            return -1;
-        return 1;
+        return combine(self, places, places + 1, places + 2) < 0 ? -1 : 1;
     case COPY:
-        if (at(self, places) != at(self, places + 1)) /* in place it is there already */
-            copy_bytes(at(self, places + 1), at(self, places), (size_t)bytes_of(self, places));
+        copy(self, places, places + 1);
         return 1;
     default:
         return test(self, index, moved);
@@ -285,7 +331,7 @@ take_memory(Execution *self, PyObject *object, int number)
     Py_buffer *view = self->memory + number;
     if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0)
         return -1;
-    if (view->len / self->itemsize < self->program->needed[number])
+    if (view->len / (number == WIRE ? WIRE_BYTES : self->itemsize) < self->program->needed[number])
         return refused("a buffer is shorter than the program asks for");
     self->buffers[number] = view->buf;
     return 0;
@@ -321,6 +367,8 @@ check_parts(const Execution *self)
         return refused("a message is longer than 2 GiB");
     if (program->group_calls && self->group == NULL)
         return refused("the program has group calls: it needs a group");
+    if (program->needed[WIRE] && (self->wire == NO_WIRE || self->itemsize != CARRIED_BYTES))
+        return refused("the program has elements that travel otherwise: it needs a wire, and elements of 4 bytes");
     if (program->combines && (self->kernel == NULL || self->kernel->itemsize != self->itemsize))
         return refused("the program combines: it needs a kernel for elements of this size");
     return 0;
@@ -369,7 +417,7 @@ prepare(Execution *self)
 
 Execution *
 new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int64_t itemsize,
-              Network *network, Group *group, Kernel *kernel, int channel_base, int channels)
+              Network *network, Group *group, Kernel *kernel, int channel_base, int channels, Wire wire)
 {
     Execution *self = (Execution *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -381,6 +429,7 @@ new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int
     self->itemsize = itemsize;
     self->channel_base = channel_base;
     self->channels = channels;
+    self->wire = wire;
     int failed = check_parts(self);
     for (int i = 0; i < MEMORIES && !failed; ++i)
         failed = take_memory(self, memory[i], i);
@@ -409,13 +458,19 @@ static PyObject *
 Execution_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"program", "memory", "itemsize",     "network", "group",
-                            "kernel",  "channel_base", "channels", NULL};
+                            "kernel",  "channel_base", "channels", "wire", NULL};
     PyObject *program, *memory, *network, *group, *kernel;
     long long itemsize;
     int channel_base, channels;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLOOOii:Execution", names, &program, &memory,
-                                     &itemsize, &network, &group, &kernel, &channel_base, &channels))
+    const char *name = "";
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLOOOii|s:Execution", names, &program, &memory,
+                                     &itemsize, &network, &group, &kernel, &channel_base, &channels, &name))
         return NULL;
+    int wire = wire_named(name);
+    if (wire < 0) {
+        refused("wire must be bfloat16, float16 or empty");
+        return NULL;
+    }
     State *state = PyType_GetModuleState(type);
     if (state == NULL || !is_of_type(program, state->program, 0, "program")
         || !is_of_type(network, state->network, 1, "network")
@@ -425,11 +480,11 @@ Execution_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *all = PySequence_Tuple(memory);
     Execution *self = NULL;
     if (all != NULL && PyTuple_GET_SIZE(all) != MEMORIES)
-        refused("memory must be input, output and scratch");
+        refused("memory must be input, output, scratch and wire");
     else if (all != NULL)
         self = new_execution(type, (Program *)program, &PyTuple_GET_ITEM(all, 0), itemsize,
                              none_is_null(network), none_is_null(group), none_is_null(kernel),
-                             channel_base, channels);
+                             channel_base, channels, (Wire)wire);
     Py_XDECREF(all);
     return (PyObject *)self;
 }

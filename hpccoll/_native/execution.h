@@ -5,6 +5,7 @@
 
 #include "group.h"
 #include "network.h"
+#include "wire.h"
 
 #include <pthread.h>
 
@@ -16,7 +17,8 @@ typedef struct {
     Kernel *kernel;
     Py_buffer memory[MEMORIES];
     char *buffers[MEMORIES];
-    int64_t itemsize;
+    int64_t itemsize; /* of all memory but WIRE */
+    Wire wire;
     int channel_base, channels;
     pthread_mutex_t lock;
     int has_lock;
@@ -38,10 +40,11 @@ typedef struct {
     PyObject *error;
 } Execution;
 
-/* `memory`: input, output and scratch.  `type`: that of executions.  Network, group and kernel may be NULL where the
- * program needs none.  NULL with an error where it cannot run on them. */
+/* `memory`: input, output, scratch and wire.  `type`: that of executions.  Network, group and kernel may be NULL where
+ * the program needs none, and `wire` NO_WIRE.  NULL with an error where it cannot run on them. */
 Execution *new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int64_t itemsize,
-                         Network *network, Group *group, Kernel *kernel, int channel_base, int channels);
+                         Network *network, Group *group, Kernel *kernel, int channel_base, int channels,
+                         Wire wire);
 /* Moves on as far as it goes without waiting; whether anything was done.  With or without the GIL. */
 int execution_pass(Execution *self);
 /* Complete, or failed. */

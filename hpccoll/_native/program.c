@@ -42,6 +42,32 @@ has_places(const Operation *one, int64_t sources, int64_t targets)
 }
 
 static int
+is_on_wire(const Place *place)
+{
+    return place->memory == WIRE;
+}
+
+/* Only messages and copies end there, and a copy or combination may begin there. */
+static int
+wire_is_right(const Operation *one, const Place *places)
+{
+    switch (one->code) {
+    case SEND:
+    case RECEIVE:
+        return 1;
+    case COPY:
+        return !is_on_wire(places) || !is_on_wire(places + 1);
+    case COMBINE:
+        return !is_on_wire(places + 2);
+    default:
+        for (int64_t i = 0; i < one->sources + one->targets; ++i)
+            if (is_on_wire(places + i))
+                return 0;
+        return 1;
+    }
+}
+
+static int
 shape_is_right(const Program *self, const Operation *one)
 {
     const Place *places = self->places + one->place;
@@ -66,7 +92,7 @@ check_places(Program *self, Py_ssize_t count)
     for (const Place *place = self->places; place < self->places + count; ++place) {
         if (place->memory < 0 || place->memory >= MEMORIES || place->start < 0
             || place->stop < place->start)
-            return "a place is not a range of one of the three buffers";
+            return "a place is not a range of one of the four buffers";
         if (place->stop > self->needed[place->memory])
             self->needed[place->memory] = place->stop;
     }
@@ -83,7 +109,7 @@ check_operation(Program *self, const Operation *one, Py_ssize_t places, Py_ssize
         || !range_is_inside(one->place, one->sources + one->targets, places)
         || !range_is_inside(one->count, one->counts, counts))
         return "an operation's places or counts are not in the tables";
-    if (!shape_is_right(self, one))
+    if (!shape_is_right(self, one) || !wire_is_right(one, self->places + one->place))
         return "an operation has not the places that its code asks for";
     if (one->next < -1 || one->next >= self->length)
         return "an operation is followed by one that is not there";

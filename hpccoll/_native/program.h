@@ -27,7 +27,7 @@ typedef enum {
 } Code;
 
 #define FIRST_GROUP_CODE ALLREDUCE
-#define MEMORIES 3 /* input, output, scratch */
+enum { INPUT, OUTPUT, SCRATCH, WIRE, MEMORIES }; /* WIRE: elements as they travel between nodes */
 
 /* Elements start, ..., stop - 1 of one of the rank's buffers. */
 typedef struct {

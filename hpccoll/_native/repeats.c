@@ -326,11 +326,12 @@ execute(Repeats *self, Known *known, PyObject *given, int64_t sequence)
         known->reads < 0 ? self->nothing : PyTuple_GET_ITEM(given, known->reads),
         known->writes < 0 ? self->nothing : PyTuple_GET_ITEM(given, known->writes),
         self->nothing,
+        self->nothing,
     };
     int channel = self->channel + (int)(sequence % self->calls_in_flight) * self->channels;
     Execution *execution = new_execution(state->execution, known->program, memory, known->itemsize,
                                          self->network, self->group, known->kernel, channel,
-                                         self->channels);
+                                         self->channels, NO_WIRE);
     if (execution == NULL)
         return NULL;
     /* Messages are MPI's, which nobody calls with the GIL (see Execution_advance). */

@@ -17,13 +17,14 @@ from hpccoll.cli.sizes import parse_bytes
 from hpccoll.config import Config, load
 from hpccoll.dtypes import ROWS, Row
 from hpccoll.errors import UsageError
+from hpccoll.ops.wire import CARRIED
 from hpccoll.plans.catalogue import RECIPES, make_plan, recipe_of
-from hpccoll.plans.collective import BLOCKED, REDUCTIONS, ROOTED, Collective
+from hpccoll.plans.collective import BLOCKED, REDUCTIONS, ROOTED, SCANS, Collective
 from hpccoll.plans.cost import LEVELS, price
 from hpccoll.plans.draw import draw_svg, draw_text, table
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
-from hpccoll.plans.select import Candidate, Tuning, candidates
+from hpccoll.plans.select import WHOLE, Candidate, Tuning, candidates
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.plans.text import bytes_text, operation_text, time_text
 from hpccoll.topology.layout import Layout
@@ -121,7 +122,8 @@ def _case(args: argparse.Namespace) -> _Case:
     itemsize = ROWS[unit].itemsize if reduces else 1
     travelling = count if reduces else count * row.itemsize
     collective = Collective(name, layout.size, travelling, root if name in ROOTED else 0)
-    tuning = _tuning(config, row, reduces)
+    narrow = reduces and name not in SCANS and unit == CARRIED.name and layout.node_count > 1
+    tuning = _tuning(config, row, reduces, config.wire_dtype if narrow else "")
     found = candidates(collective, layout, itemsize, tuning)
     chosen = found[0]
     note = "lowest predicted time" + (" of the reproducible plans" if tuning.order is Order.FOLD else "")
@@ -135,7 +137,7 @@ def _case(args: argparse.Namespace) -> _Case:
     )  # fmt: skip
 
 
-def _tuning(config: Config, row: Row, reduces: bool) -> Tuning:
+def _tuning(config: Config, row: Row, reduces: bool, wire: str) -> Tuning:
     """What the settings say; the operator is taken for one that commutes and is native."""
     rounds = reduces and row.kind not in ("bool", "int", "uint")
     return Tuning(
@@ -143,6 +145,7 @@ def _tuning(config: Config, row: Row, reduces: bool) -> Tuning:
         small_bytes=config.small_bytes,
         segment_bytes=config.segment_bytes,
         chunk_bytes=config.chunk_bytes,
+        wire=wire,
     )
 
 
@@ -156,7 +159,9 @@ def _asked_for(
         return best, note
     segment = max(1, tuning.segment_bytes // itemsize)
     plan = make_plan(name, collective, layout, segment=segment, order=tuning.order)
-    if plan.order < tuning.order:
+    if tuning.wire and name in WHOLE:
+        why = "it cannot round elements between nodes, and HPCCOLL_WIRE_DTYPE is set"
+    elif plan.order < tuning.order:
         why = "its bits depend on the layout, and HPCCOLL_REPRODUCIBLE is set"
     elif name == ONE_SHOT:
         why = f"more than HPCCOLL_SMALL_BYTES={tuning.small_bytes} allows"

@@ -22,10 +22,9 @@ from hpccoll.memory.device import fill
 from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
-from hpccoll.plans.steps import Order
 from hpccoll.runtime.context import Context
 from hpccoll.runtime.enqueued import EnqueuedRequest
-from hpccoll.runtime.planning import Explanation, order_of
+from hpccoll.runtime.planning import Explanation
 from hpccoll.runtime.progress import Running
 from hpccoll.runtime.repeats import Given
 from hpccoll.runtime.request import PersistentRequest, Request
@@ -82,12 +81,8 @@ class Base(_Intracomm):
         """
         context = self._used()
         kind = np.dtype(dtype)
-        native, itemsize, order = True, kind.itemsize, Order.ANY
-        if collective in REDUCTIONS:
-            how = arithmetic(operator_of(op), kind)
-            native, itemsize = how.mpi is not None, how.working.itemsize
-            order = order_of(how, context.config)
-        return context.planner.explain(collective, nbytes, kind.itemsize, itemsize, root, native, order)
+        how = arithmetic(operator_of(op), kind) if collective in REDUCTIONS else None
+        return context.planner.explain(collective, nbytes, kind, root, how)
 
     def forced(self, algorithm: str) -> AbstractContextManager[None]:
         """Inside `with comm.forced("ring"):` the collectives that have a plan of this name take it.

@@ -21,6 +21,7 @@ from mpi4py import MPI
 from hpccoll.dtypes import ROWS, Row, native, row_of
 from hpccoll.errors import UsageTypeError
 from hpccoll.ops import user, value_index
+from hpccoll.ops.wire import CARRIED, WIRES
 from hpccoll.transports.base import Array, Combine
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ _OURS = (11, 14)  # codes of operators that MPI does not have
 
 @dataclass(frozen=True)
 class Operator:
-    """A row of the table, or one made by `scaled_sum` or `accumulate`; `code` stands for it in the agreement.
+    """A row of the table, or one made by `scaled_sum`, `accumulate` or `on_wire`; `code` stands for it in the
+    agreement.
 
     `mpi_exact`: kinds for which MPI's own operator has the same answer on every MPI (MPICH and Open MPI
     drop or keep a NaN under MIN and MAX depending on where it is, so floats are left out there).
     `commutes`: False when elements must be combined in rank order.  `factor`: what this rank's elements are
-    multiplied by.  `into`: the dtype of the results, where it is not that of the elements.
+    multiplied by.  `into`: the dtype of the results, where it is not that of the elements.  `wire`: the dtype
+    in which elements travel between nodes, "" for their own, None for that of the communicator's setting.
     `function`: the caller's operator.
     """
 
@@ -55,6 +58,7 @@ class Operator:
     commutes: bool = True
     factor: Any = None
     into: np.dtype[Any] | None = None
+    wire: str | None = None
     function: MPI.Op | None = field(default=None, hash=False)
 
     def result(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -68,7 +72,14 @@ class Operator:
             raise UsageTypeError(f"{self!r}: {self.into} cannot hold all elements of dtype {dtype}")
         return self.into
 
+    @property
+    def sums(self) -> bool:
+        """It is a sum, or made from one."""
+        return self.ufunc is np.add
+
     def __repr__(self) -> str:
+        if self.wire is not None:
+            return f"hpccoll.on_wire({replace(self, wire=None)!r}, {self.wire or 'float32'!r})"
         if self.into is not None:
             return f"hpccoll.accumulate({replace(self, into=None)!r}, '{self.into}')"
         if self.factor is not None:
@@ -181,6 +192,32 @@ def accumulate(op: MPI.Op | Operator, dtype: DTypeLike) -> Operator:
     return replace(operator, into=into)
 
 
+def on_wire(op: MPI.Op | Operator, dtype: DTypeLike) -> Operator:
+    """A sum or average in float32 whose elements travel between nodes in half as many bytes.
+
+    For all-reduce, reduce and reduce-scatter of NumPy arrays, whatever `wire_dtype` of the communicator says.
+    Inside a node, and where the payload travels with the agreement check (`small_bytes`), all of float32 is
+    kept.  All ranks get the same bits.  Each time that a partial sum goes from node to node it is rounded, by
+    at most u times its value; u is 2**-8 for bfloat16, 2**-11 for float16, whose sums must stay below 65504.
+    With N nodes the error is at most N u times the sum of the elements' magnitudes (docs/types.md).
+
+    Args:
+        op: MPI.SUM, hpccoll.AVG, or what `scaled_sum` or `accumulate` made of a sum.
+        dtype: "bfloat16", "float16", or "float32" for elements as they are.
+
+    Raises:
+        UsageTypeError: another operator or dtype; in a call: elements that are not summed in float32.
+
+    """
+    operator = operator_of(op)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", ""))
+    if not operator.sums:
+        raise UsageTypeError(f"{operator!r} is no sum: its elements cannot be rounded on their way")
+    if name not in (*WIRES, CARRIED.name):
+        raise UsageTypeError(f"dtype is {dtype!r}: must be one of {', '.join((*WIRES, CARRIED.name))}")
+    return replace(operator, wire="" if name == CARRIED.name else name)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """How one operator works on one dtype on hosts.
@@ -236,6 +273,11 @@ def arithmetic(operator: Operator, dtype: np.dtype[Any], datatype: MPI.Datatype 
 
     Raises: UsageTypeError for a pair that has no answer, naming what the operator takes.
     """
+    if operator.wire is not None:
+        found = arithmetic(replace(operator, wire=None), dtype, datatype)
+        if operator.wire and found.working != CARRIED:
+            raise UsageTypeError(f"{operator!r}: elements of dtype {dtype} are summed in {found.working}")
+        return replace(found, operator=operator)
     if operator.function is not None:
         combine = user.combiner(operator.function, dtype, datatype)
         return Arithmetic(operator, dtype, dtype, combine)

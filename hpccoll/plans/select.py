@@ -13,6 +13,8 @@ from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
+# Plans whose messages between nodes cannot be rounded on their way.
+WHOLE = frozenset({"flat", "fold"})
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def possible(recipe: Recipe, collective: Collective, layout: Layout, itemsize: i
     partly_known = collective.ragged and collective.name in LOCALLY_RAGGED
     if recipe.name == ONE_SHOT:
         return fits_one_shot(collective, layout, itemsize, tuning.small_bytes, tuning.order)
-    if tuning.wire and recipe.name in ("flat", "fold"):
+    if tuning.wire and recipe.name in WHOLE:
         return False
     if recipe.name == "flat" and layout.node_count > 1:
         longest = collective.elements * itemsize

@@ -264,8 +264,8 @@ class Context:
         plan = planned.plan
         if payload is not None:
             finish_payload(call, plan, payload, self.rank)
-        elif planned.schedule is not None:
-            yield from self._movement.move(call, planned.schedule, give, sequence, self._control.note_step)
+        else:
+            yield from self._movement.move(call, planned, give, sequence, self._control.note_step)
         if call.take is not None:
             call.take.unpack()
         self.tally[call.collective, plan.name] += 1

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from hpccoll import _native
 from hpccoll.errors import ResourceError
-from hpccoll.plans.program import Combine, Copy, GroupCall, Operation, Place, Receive, Send
+from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Receive, Send
 from hpccoll.runtime.executor import Schedule
 from hpccoll.transports.base import Array
 from hpccoll.transports.base import Combine as CombineArrays
@@ -40,6 +40,7 @@ _UFUNCS: dict[str, np.ufunc] = {
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
 _FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
+_NOTHING = np.empty(0, np.uint8)
 _TRIAL = 67  # elements: more than one turn of any vector loop, and some left over
 
 
@@ -148,9 +149,10 @@ class NodeGroup:
 class NativeExecution:
     """One run of a program on this rank's memory, by the engine.
 
-    `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; they are held until
-    the run is complete, and for ever when it is given up while MPI has messages in them.  `kernel`: None
-    where nothing is combined.  `channel`, `channels`: the messages of step s have the tag
+    `memory`: input, output and scratch as one-dimensional contiguous arrays of one dtype; then, where
+    elements travel between nodes as another one, that of `wire`, memory for these.  They are held until the
+    run is complete, and for ever when it is given up while MPI has messages in them.  `kernel`: None where
+    nothing is combined.  `channel`, `channels`: the messages of step s have the tag
     channel + s % channels.
 
     Any thread may move it on, several at the same time too.  What a kernel or MPI raised is raised by every
@@ -166,17 +168,19 @@ class NativeExecution:
         kernel: _core.Kernel | None,
         channel: int,
         channels: int,
+        wire: str = "",
     ) -> None:
         self._operations = schedule.program.operations
         self.native: _core.Execution = core().Execution(
             program_of(schedule),
-            [array.view(np.uint8) for array in memory],
+            [array.view(np.uint8) for array in (*memory, _NOTHING)[: len(Memory)]],
             memory[0].dtype.itemsize,
             network,
             None if group is None else group.native,
             kernel,
             channel,
             channels,
+            wire,
         )
 
     @classmethod

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hpccoll.plans.program import Combine, Copy, GroupCall, Operation, Place, Program, Receive, Send
+from hpccoll.ops.wire import WIRES, Wire
+from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
 from hpccoll.transports.base import Array, GroupTransport, Network, Work
 from hpccoll.transports.base import Combine as CombineArrays
 
@@ -56,8 +57,9 @@ class Schedule:
 class Execution:
     """One run of a program on this rank's memory.
 
-    `memory`: input, output and scratch as one-dimensional arrays of one dtype.  `channel` maps a step
-    to the channel of its messages; `group` gives the transport of a group call.
+    `memory`: input, output and scratch as one-dimensional arrays of one dtype; then, where elements travel
+    between nodes as another one, that of `wire`, memory for these.  `channel` maps a step to the channel of
+    its messages; `group` gives the transport of a group call.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Execution:
         group: Callable[[GroupCall], GroupTransport],
         combine: CombineArrays,
         channel: Callable[[int], int],
+        wire: Wire = WIRES["bfloat16"],
     ) -> None:
         self._operations = schedule.program.operations
         self._schedule = schedule
@@ -76,6 +79,7 @@ class Execution:
         self._group = group
         self._combine = combine
         self._channel = channel
+        self._wire = wire
         self._waits = schedule.waits.copy()
         self._left = len(self._operations)
         self._active: list[tuple[int, Work]] = []
@@ -142,12 +146,14 @@ class Execution:
                     operation.peer, self._view(operation.target), self._channel(operation.step)
                 )
             case Combine():
-                self._combine(
-                    self._view(operation.left), self._view(operation.right), self._view(operation.target)
-                )
+                left, right = self._wide(operation.left), self._wide(operation.right)
+                self._combine(left, right, self._view(operation.target))
+                return None
+            case Copy() if operation.target.memory is Memory.WIRE:
+                self._wire.round(self._view(operation.source), self._view(operation.target))
                 return None
             case Copy():
-                source, target = self._view(operation.source), self._view(operation.target)
+                source, target = self._wide(operation.source), self._view(operation.target)
                 if source.ctypes.data != target.ctypes.data:  # in place it is there already
                     target[...] = source
                 return None
@@ -172,6 +178,11 @@ class Execution:
         self._waits[index] -= 1
         if self._waits[index] == 0:
             self._ready.append(index)
+
+    def _wide(self, place: Place) -> Array:
+        """Elements in the dtype in which they are combined."""
+        view = self._view(place)
+        return self._wire.widen(view) if place.memory is Memory.WIRE else view
 
     def _view(self, place: Place) -> Array:
         return self._memory[place.memory][place.start : place.stop]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from hpccoll.errors import HpccollError, MismatchError, UsageError, UsageTypeError
 from hpccoll.ops.table import NAMES as OPERATORS
+from hpccoll.ops.table import Operator
+from hpccoll.ops.wire import WIRES
 from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import NAMES as COLLECTIVES
 from hpccoll.topology.notation import format_ranks
@@ -22,6 +24,7 @@ FINGERPRINT_BYTES = _FORMAT.size
 REFUSED_BYTE = 41
 HOST, DEVICE = range(2)
 MEMORIES = {HOST: "host", DEVICE: "device"}
+_WIRES = ("", *WIRES)
 ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
 # Ragged calls are other calls than those with equal blocks; so is making a persistent one.
 REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING = 0, 1, 2, 4, 8
@@ -84,7 +87,7 @@ class Fingerprint:
             "sequence number": str(self.sequence),
             "dtype": self.dtype.decode(errors="replace"),
             "count": str(self.count) + (f" in blocks of checksum {self.counts:08x}" if self.counts else ""),
-            "operator": OPERATORS.get(self.operator, str(self.operator)),
+            "operator": _operator_name(self.operator),
             "root": str(self.root),
             "memory": MEMORIES.get(self.memory, str(self.memory)),
             "plan": _plan_name(self.collective, self.plan),
@@ -128,6 +131,19 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
     forms = {(call.collective, call.form, call.sequence) for _, call in found}
     error.counts_differ = len(forms) == 1 and len({(call.counts, call.count) for _, call in found}) > 1
     return error
+
+
+def operator_code(operator: Operator) -> int:
+    """The number of an operator, with that of the dtype in which its elements travel where it says that."""
+    return operator.code + (0 if operator.wire is None else 256 * (1 + _WIRES.index(operator.wire)))
+
+
+def _operator_name(code: int) -> str:
+    wire, number = divmod(code, 256)
+    name = OPERATORS.get(number, str(number))
+    if not 1 <= wire <= len(_WIRES):
+        return name
+    return f"{name} as {_WIRES[wire - 1] or 'it is'} between nodes"
 
 
 def _plan_name(collective: str, index: int) -> str:

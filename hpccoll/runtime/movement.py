@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,14 @@ from hpccoll.memory.processes import open_processes
 from hpccoll.memory.segments import Segment
 from hpccoll.memory.shared import gathered, open_shared
 from hpccoll.ops.table import Arithmetic
+from hpccoll.ops.wire import ON_WIRE, WIRES
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.program import GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind
 from hpccoll.runtime import engine
 from hpccoll.runtime.engine import NativeExecution, NodeGroup
 from hpccoll.runtime.executor import Execution, Schedule
+from hpccoll.runtime.planning import Planned
 from hpccoll.runtime.wait import MOVED, Hint, Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array, GroupTransport
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from hpccoll._native import _core
 
 BYTE = np.dtype(np.uint8)
+ALIGNMENT = 64  # of memory that vector instructions work on
 SCRATCH_KEPT = 4
 MOST_HINTS = 100  # so often a wait without any move is left to the engine; then the rank sleeps between looks
 # Channels (MPI tags, of which 32767 are sure): each call in flight has a range of them.
@@ -98,20 +101,25 @@ class Movement:
         return dict(zip(members, out, strict=True))
 
     def move(
-        self, call: Call, schedule: Schedule, give: Array, sequence: int, note_step: Callable[[int], None]
+        self, call: Call, planned: Planned, give: Array, sequence: int, note_step: Callable[[int], None]
     ) -> Waits:
         """Carry a program out.  What starts on the node's group takes its turn at the first `next`.
 
-        `give`: the elements of the call in the dtype in which they travel.
+        `give`: the elements of the call in the dtype in which they are combined, or as bytes.
         """
+        schedule = planned.schedule
+        if schedule is None:
+            return
         take = _output(call, give)
-        scratch_bytes = schedule.program.scratch * give.dtype.itemsize
-        scratch = self._borrow(scratch_bytes)
         base = FIRST_CHANNEL + sequence % CALLS_IN_FLIGHT * STEPS_PER_CALL
-        arithmetic = call.arithmetic
-        memory = (give, take, scratch[:scratch_bytes].view(give.dtype))
-        yield from self._walk(self._execution(schedule, memory, arithmetic, base), note_step)
-        self._give_back(scratch)
+        nbytes = schedule.program.scratch * give.dtype.itemsize
+        end = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        wire_end = end + schedule.program.wire * ON_WIRE.itemsize
+        borrowed = self._borrow(wire_end)
+        memory = (give, take, borrowed[:nbytes].view(give.dtype), borrowed[end:wire_end].view(ON_WIRE))
+        execution = self._execution(schedule, memory, call.arithmetic, base, planned.plan.wire)
+        yield from self._walk(execution, note_step)
+        self._give_back(borrowed)
         self._finish(call, take)
 
     def go_on(
@@ -136,7 +144,12 @@ class Movement:
         return [one for run in self._running for one in run.waiting_for()]
 
     def _execution(
-        self, schedule: Schedule, memory: tuple[Array, Array, Array], arithmetic: Arithmetic | None, base: int
+        self,
+        schedule: Schedule,
+        memory: Sequence[Array],
+        arithmetic: Arithmetic | None,
+        base: int,
+        wire: str = "",
     ) -> Execution | NativeExecution:
         """One run of a program: by the engine of the extension where there is one and it can."""
         combine = arithmetic.combine if arithmetic is not None else _no_combination
@@ -146,7 +159,7 @@ class Movement:
             if arithmetic is not None:
                 kernel = engine.kernel(combine, arithmetic.working, arithmetic.kernel)
             return NativeExecution(
-                schedule, memory, self._native_network, group, kernel, base, STEPS_PER_CALL
+                schedule, memory, self._native_network, group, kernel, base, STEPS_PER_CALL, wire
             )
         return Execution(
             schedule,
@@ -155,6 +168,7 @@ class Movement:
             self._group_for(arithmetic),
             combine,
             lambda step: base + step % STEPS_PER_CALL,
+            WIRES[wire or "bfloat16"],
         )
 
     def _group_for(self, arithmetic: Arithmetic | None) -> Callable[[GroupCall], GroupTransport]:

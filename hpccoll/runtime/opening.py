@@ -27,6 +27,7 @@ from hpccoll.runtime.fingerprint import (
     REFUSED_TYPE,
     REFUSED_VALUE,
     Fingerprint,
+    operator_code,
 )
 from hpccoll.runtime.movement import Movement
 from hpccoll.runtime.one_shot import payload_of
@@ -196,7 +197,7 @@ def fingerprint_of(
     call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
 ) -> bytes:
     """What this rank calls, packed; `plan`: its number among those of the collective."""
-    operator = call.arithmetic.operator.code if call.arithmetic is not None else 0
+    operator = operator_code(call.arithmetic.operator) if call.arithmetic is not None else 0
     count, checksum = call.count, 0
     if (counts := shared_counts(call)) is not None:
         count, checksum = sum(counts), zlib.crc32(repr(counts).encode())

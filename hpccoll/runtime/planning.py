@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.errors import UsageError
 from hpccoll.ops.table import Arithmetic
+from hpccoll.ops.wire import CARRIED
 from hpccoll.plans.catalogue import RECIPES, make_plan, names, recipe_of
-from hpccoll.plans.collective import BLOCKED, REDUCTIONS, Collective
+from hpccoll.plans.collective import BLOCKED, SCANS, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import Candidate, Tuning, candidates, possible, select
@@ -98,15 +100,15 @@ class Planner:
         Raises UsageError when the plan asked for cannot do it.
         """
         count, itemsize = _units(call)
-        order = self._order(call)
+        order, wire = self._order(call), self._wire(call.collective, call.arithmetic)
         native = call.arithmetic is None or call.arithmetic.mpi is not None
         only = self.only(call.collective)
         counts = _shared_counts(call)
-        key = (call.collective, count, counts, itemsize, call.root, native, order, only)
+        key = (call.collective, count, counts, itemsize, call.root, native, order, wire, only)
         planned = self._cache.get(key)
         if planned is None:
             collective = Collective(call.collective, self._layout.size, count, call.root, counts)
-            planned = self._make(collective, itemsize, self._tuning(native, order), only)
+            planned = self._make(collective, itemsize, self._tuning(native, order, wire), only)
             self._keep(key, planned)
         return planned
 
@@ -167,22 +169,25 @@ class Planner:
         return Collective(name, size, 0, call.root, tuple((counts * itemsize).tolist()))
 
     def explain(
-        self, name: str, nbytes: int, element_bytes: int, itemsize: int, root: int, native: bool, order: Order
+        self, name: str, nbytes: int, dtype: np.dtype[Any], root: int, arithmetic: Arithmetic | None
     ) -> Explanation:
-        """The candidates for a collective of so many bytes, as nccl-tests counts them.
+        """The candidates for a collective of so many bytes of a dtype, as nccl-tests counts them.
 
-        `element_bytes`: of the caller's elements; `itemsize`: of a reduction's, as they travel.
+        `arithmetic`: of a reduction.
         """
         if name not in RECIPES:
             raise UsageError(f"no collective {name!r}; there are {', '.join(RECIPES)}")
-        count = max(0, nbytes // element_bytes)
+        count = max(0, nbytes // dtype.itemsize)
         if name in BLOCKED:
             count //= self._layout.size
-        if name not in REDUCTIONS:
-            count, itemsize = count * element_bytes, 1
+        if arithmetic is None:
+            count, itemsize, tuning = count * dtype.itemsize, 1, self._tuning(native=True, order=Order.ANY)
+        else:
+            itemsize, order = arithmetic.working.itemsize, order_of(arithmetic, self._config)
+            tuning = self._tuning(arithmetic.mpi is not None, order, self._wire(name, arithmetic))
         collective = Collective(name, self._layout.size, count, root)
         only = self.only(name)
-        found = candidates(collective, self._layout, itemsize, self._tuning(native, order), only or None)
+        found = candidates(collective, self._layout, itemsize, tuning, only or None)
         return Explanation(name, nbytes, str(self._layout), only, found)
 
     @contextmanager
@@ -228,10 +233,23 @@ class Planner:
     def _order(self, call: Call) -> Order:
         return order_of(call.arithmetic, self._config) if call.arithmetic is not None else Order.ANY
 
-    def _tuning(self, native: bool, order: Order) -> Tuning:
+    def _wire(self, collective: str, arithmetic: Arithmetic | None) -> str:
+        if arithmetic is None or self._layout.node_count == 1:
+            return ""
+        return wire_of(collective, arithmetic, self._config)
+
+    def _tuning(self, native: bool, order: Order, wire: str = "") -> Tuning:
         config, limit = self._config, mpi.COUNT_LIMIT
         segment = min(config.segment_bytes, limit)
-        return Tuning(native, order, limit, config.small_bytes, segment, config.chunk_bytes)
+        return Tuning(native, order, limit, config.small_bytes, segment, config.chunk_bytes, wire)
+
+
+def wire_of(collective: str, arithmetic: Arithmetic, config: Config) -> str:
+    """The dtype in which elements travel between nodes, by the operator or the settings; "" for their own."""
+    operator = arithmetic.operator
+    if collective in SCANS or not operator.sums or arithmetic.working != CARRIED or config.reproducible:
+        return ""
+    return config.wire_dtype if operator.wire is None else operator.wire
 
 
 def order_of(arithmetic: Arithmetic, config: Config) -> Order:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hpccoll.plans.catalogue import RECIPES, make_plan
 from hpccoll.plans.collective import LOCALLY_RAGGED, ROOTED, Collective
 from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.select import WHOLE
 from hpccoll.plans.steps import Plan
 from hpccoll.topology.layout import Layout
 
@@ -49,10 +50,11 @@ def plans(
     counts: Iterable[int],
     roots: Sequence[int] = (0,),
     chunks: Sequence[int] = (1, 3),
+    wire: str = "",
 ) -> Iterator[Plan]:
-    """Every recipe that has a program, with every algorithm between nodes."""
+    """Every recipe that has a program, with every algorithm between nodes; of those that take a `wire`."""
     for recipe in RECIPES[collective]:
-        if recipe.name == ONE_SHOT or not recipe.exists(layout):
+        if recipe.name == ONE_SHOT or not recipe.exists(layout) or (wire and recipe.name in WHOLE):
             continue
         for count in counts:
             for root in dict.fromkeys(roots) if collective in ROOTED else (0,):
@@ -60,7 +62,13 @@ def plans(
                 for between in recipe.between or (None,):
                     for parts in chunks if recipe.chunked and count > 1 else (1,):
                         yield make_plan(
-                            recipe.name, call, layout, segment=SEGMENT, chunks=parts, between=between
+                            recipe.name,
+                            call,
+                            layout,
+                            segment=SEGMENT,
+                            chunks=parts,
+                            between=between,
+                            wire=wire,
                         )
 
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from hpccoll.plans.builder import Builder
 from hpccoll.plans.catalogue import make_plan
 from hpccoll.plans.collective import Collective
 from hpccoll.plans.flat import one_step
+from hpccoll.plans.lower import lower
 from hpccoll.plans.pairs import Pairs
+from hpccoll.plans.program import Combine
 from hpccoll.plans.steps import Kind, Order, Plan
 from hpccoll.plans.verify import verify
 from hpccoll.topology.layout import Layout
-from tests.plans.breaking import one_of, plan_of, with_step, without_step
+from tests.plans.breaking import changed, first, one_of, plan_of, programs_of, with_step, without_step
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,48 @@ def test_a_scan_that_does_not_wait(collective: str) -> None:
         if step.family == "LAST" or number == last:
             problems = verify(with_step(plan, number, after=()))
             assert one_of(problems, f"uses in step {number} what step"), number
+
+
+# --- bits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "between"),
+    [
+        ("ring", "cyclic:2+2", None),
+        ("tree", "3+2", None),
+        ("recursive_doubling", "3+1", None),
+        ("recursive_doubling", "2+3", None),
+        ("reduce_ring_broadcast", "2+1+1", "ring"),
+        ("scatter_rail_gather", "3x2", "tree"),
+    ],
+)
+def test_ranks_that_keep_what_others_get_rounded(
+    name: str, text: str, between: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout.parse(text)
+    call = Collective("allreduce", layout.size, 8)
+    plan = make_plan(name, call, layout, segment=3, between=between, wire="bfloat16")
+    assert verify(plan) == []
+    monkeypatch.setattr(Builder, "settle", lambda self, members, one: None)
+    assert one_of(verify(plan), "was combined or rounded otherwise than on rank")
+
+
+def test_ranks_that_combine_in_another_order() -> None:
+    plan = plan_of("recursive_doubling", "2")
+    programs = programs_of(plan)
+    index, one = first(programs[1], Combine)
+    programs[1] = changed(programs[1], index, left=one.right, right=one.left)
+    in_any_order = replace(plan, order=Order.ANY)
+    assert one_of(verify(in_any_order, programs), "rank 1 element 0 was combined or rounded otherwise")
+
+
+def test_messages_that_are_not_rounded_alike() -> None:
+    layout = Layout.parse("1+1")
+    call = Collective("allreduce", 2, 4)
+    plans = [make_plan("ring", call, layout, segment=4, wire=wire) for wire in ("bfloat16", "")]
+    programs = [lower(plan, rank) for rank, plan in enumerate(plans)]
+    assert one_of(verify(plans[0], programs), "sends wire[", "receives scratch[", "not the same dtype")
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import pytest
 
 from hpccoll.plans.catalogue import names
 from hpccoll.plans.collective import BLOCKED
+from hpccoll.plans.lower import lower
+from hpccoll.plans.program import Memory, Receive, Send
 from hpccoll.plans.steps import Order
 from hpccoll.plans.verify import verify
 from hpccoll.topology.layout import Layout
@@ -47,6 +49,34 @@ def test_every_plan_on_every_layout(collective: str, size: int) -> None:
             assert proofs[key] == [], text_of(plan)
             seen += 1
     assert seen >= BELL_NUMBERS[size - 1] * len(counts)
+
+
+ROUNDING = ("allreduce", "reduce", "reduce_scatter")
+
+
+@pytest.mark.parametrize("collective", ROUNDING)
+def test_plans_that_round_between_nodes(collective: str) -> None:
+    """That all ranks get the same bits is part of the proof, wherever their elements were rounded."""
+    for size in (2, 3, 4, 5):
+        for layout in all_layouts(size):
+            if layout.node_count > 1:
+                for plan in plans(collective, layout, (0, 7), (0, size - 1), (1, 3), "bfloat16"):
+                    assert verify(plan) == [], text_of(plan)
+                    assert bool(plan.collective.count) == any(
+                        lower(plan, rank).wire for rank in range(size)
+                    ), text_of(plan)
+
+
+def test_messages_between_nodes_are_rounded_and_no_others() -> None:
+    layout = Layout.parse("cyclic:3+2")
+    for collective in ROUNDING:
+        for plan in plans(collective, layout, (7,), wire="float16"):
+            for rank in range(layout.size):
+                for one in lower(plan, rank).operations:
+                    if isinstance(one, (Send, Receive)):
+                        place = one.source if isinstance(one, Send) else one.target
+                        crosses = layout.node(one.peer) != layout.node(rank)
+                        assert (place.memory is Memory.WIRE) == crosses, text_of(plan)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -53,9 +54,10 @@ def check(plan: Plan) -> None:
     ):
         return  # MPI's own call sends what it likes
     leaving = [0] * layout.node_count
+    itemsize = plan.wire_itemsize(ITEMSIZE)
     for (_, source, target), elements in sent.items():
         if layout.node(source) != layout.node(target):
-            leaving[layout.node(source)] += elements * ITEMSIZE
+            leaving[layout.node(source)] += elements * itemsize
     assert price(plan, ITEMSIZE).bytes_between_nodes == max(leaving), text_of(plan)
 
 
@@ -66,6 +68,19 @@ def test_every_plan_on_every_layout(collective: str, size: int) -> None:
     for layout in all_layouts(size):
         for plan in plans(collective, layout, counts, roots, chunks):
             check(plan)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "reduce_scatter"])
+def test_elements_that_are_rounded_between_nodes(collective: str) -> None:
+    for size in (2, 3, 4, 5):
+        for layout in all_layouts(size):
+            if layout.node_count > 1:
+                for plan in plans(collective, layout, (7,), (size - 1,), (1, 3), "bfloat16"):
+                    check(plan)
+                    whole = replace(plan, wire="")
+                    ratio = ITEMSIZE // plan.wire_itemsize(ITEMSIZE)
+                    sent = [price(one, ITEMSIZE).bytes_between_nodes for one in (whole, plan)]
+                    assert sent[0] == ratio * sent[1] > 0, text_of(plan)
 
 
 @pytest.mark.parametrize("collective", [one for one in RAGGED if one != "alltoall"])
