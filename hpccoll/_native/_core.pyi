@@ -48,11 +48,23 @@ class Network:
         irecv: int,
         test: int,
         iprobe: int,
+        get_count: int,
         comm: int,
         byte: int,
         any_source: int,
         idle_channel: int,
     ) -> None: ...
+
+class Spread:
+    def __init__(
+        self, network: Network, leaders: Sequence[int], node: int, channel: int, said: bytes
+    ) -> None: ...
+    def advance(self) -> bool: ...
+    def run(self, seconds: float, *, spin_s: float = 0.0) -> bool: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def awaited(self) -> int | None: ...
 
 class Group:
     def __init__(

@@ -8,7 +8,8 @@
  *     kernels.c   left (op) right                  group.c       calls through it
  *     network.c   messages by MPI                  execution.c   one run of a program
  *     tape.c      calls of NCCL and CUDA in a row  engine.c      runs several, without the GIL
- *     repeats.c   calls made again without Python  copy.c        past the caches */
+ *     repeats.c   calls made again without Python  copy.c        past the caches
+ *     spread.c    what leaders tell one another    wire.c        rounded between nodes */
 
 #include "module.h"
 #include "wait.h"
@@ -376,6 +377,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_kernel},
     {Py_mod_exec, add_execution},
     {Py_mod_exec, add_engine},
+    {Py_mod_exec, add_spread},
     {Py_mod_exec, add_repeats},
     {Py_mod_exec, add_tape},
     {0, NULL},

@@ -228,14 +228,7 @@ raise_failure(Execution *self)
         PyErr_SetString(PyExc_RuntimeError, "a member of the group offers memory that is not known here");
         return;
     }
-    PyObject *mpi = PyImport_ImportModule("mpi4py.MPI");
-    PyObject *type = mpi == NULL ? NULL : PyObject_GetAttrString(mpi, "Exception");
-    PyObject *error = type == NULL ? NULL : PyObject_CallFunction(type, "i", self->mpi_error);
-    if (error != NULL)
-        PyErr_SetObject(type, error);
-    Py_XDECREF(error);
-    Py_XDECREF(type);
-    Py_XDECREF(mpi);
+    network_raise(self->mpi_error);
 }
 
 /* With the GIL, when nothing of the program is under way. */

@@ -14,6 +14,7 @@ typedef struct {
     PyTypeObject *kernel;
     PyTypeObject *execution;
     PyTypeObject *bell;
+    PyTypeObject *spread;
 } State;
 
 int add_program(PyObject *module);
@@ -22,6 +23,7 @@ int add_group(PyObject *module);
 int add_kernel(PyObject *module);
 int add_execution(PyObject *module);
 int add_engine(PyObject *module);
+int add_spread(PyObject *module);
 int add_repeats(PyObject *module);
 int add_tape(PyObject *module);
 

@@ -1,4 +1,4 @@
-/* Network: Isend, Irecv, Test and Iprobe by their addresses, so that nothing is linked against an MPI.
+/* Network: Isend, Irecv, Test, Iprobe and Get_count by their addresses, so that nothing is linked against an MPI.
  *
  * MPI_STATUS_IGNORE differs between MPIs; a status of 256 bytes has room for that of any. */
 
@@ -38,17 +38,39 @@ network_progress(Network *self)
     return self->iprobe(self->any_source, self->idle_channel, self->comm, &found, &status);
 }
 
+int
+network_probe(Network *self, int peer, int channel, int *found, int *nbytes)
+{
+    Status status;
+    int error = self->iprobe(peer, channel, self->comm, found, &status);
+    return error || !*found ? error : self->get_count(&status, self->byte, nbytes);
+}
+
+PyObject *
+network_raise(int error)
+{
+    PyObject *mpi = PyImport_ImportModule("mpi4py.MPI");
+    PyObject *type = mpi == NULL ? NULL : PyObject_GetAttrString(mpi, "Exception");
+    PyObject *exception = type == NULL ? NULL : PyObject_CallFunction(type, "i", error);
+    if (exception != NULL)
+        PyErr_SetObject(type, exception);
+    Py_XDECREF(exception);
+    Py_XDECREF(type);
+    Py_XDECREF(mpi);
+    return NULL;
+}
+
 static PyObject *
 Network_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"isend", "irecv", "test",         "iprobe",       "comm",
-                            "byte",  "any_source", "idle_channel", NULL};
-    unsigned long long isend, irecv, test, iprobe, comm, byte;
+    static char *names[] = {"isend", "irecv", "test",       "iprobe",       "get_count",
+                            "comm",  "byte",  "any_source", "idle_channel", NULL};
+    unsigned long long isend, irecv, test, iprobe, get_count, comm, byte;
     int any_source, idle_channel;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KKKKKKii:Network", names, &isend, &irecv, &test,
-                                     &iprobe, &comm, &byte, &any_source, &idle_channel))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KKKKKKKii:Network", names, &isend, &irecv, &test,
+                                     &iprobe, &get_count, &comm, &byte, &any_source, &idle_channel))
         return NULL;
-    if (isend == 0 || irecv == 0 || test == 0 || iprobe == 0) {
+    if (isend == 0 || irecv == 0 || test == 0 || iprobe == 0 || get_count == 0) {
         PyErr_SetString(PyExc_ValueError, "an address of an MPI function is 0");
         return NULL;
     }
@@ -59,6 +81,7 @@ Network_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->irecv = (int (*)(void *, int, Handle, int, int, Handle, Request *))(uintptr_t)irecv;
     self->test = (int (*)(Request *, int *, void *))(uintptr_t)test;
     self->iprobe = (int (*)(int, int, Handle, int *, void *))(uintptr_t)iprobe;
+    self->get_count = (int (*)(const void *, Handle, int *))(uintptr_t)get_count;
     self->comm = (Handle)comm;
     self->byte = (Handle)byte;
     self->any_source = any_source;

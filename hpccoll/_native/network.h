@@ -24,6 +24,7 @@ typedef struct {
     int (*irecv)(void *, int, Handle, int, int, Handle, Request *);
     int (*test)(Request *, int *, void *);
     int (*iprobe)(int, int, Handle, int *, void *);
+    int (*get_count)(const void *, Handle, int *);
     Handle comm;
     Handle byte;
     int any_source;
@@ -34,7 +35,11 @@ typedef struct {
 int network_send(Network *self, int peer, const char *data, int nbytes, int channel, Request *request);
 int network_receive(Network *self, int peer, char *data, int nbytes, int channel, Request *request);
 int network_test(Network *self, Request *request, int *done);
+/* Whether a message of a peer is there, and its bytes. */
+int network_probe(Network *self, int peer, int channel, int *found, int *nbytes);
 /* Lets MPI move on with other messages of this process. */
 int network_progress(Network *self);
+/* Raises mpi4py's exception for an error code; returns NULL. */
+PyObject *network_raise(int error);
 
 #endif

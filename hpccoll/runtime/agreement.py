@@ -17,10 +17,12 @@ node's, and then the nodes' in node order.  Bytes between nodes: N - 1 node payl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccoll.runtime import engine
 from hpccoll.runtime.control import ARRIVALS_PER_CALL, Control
 from hpccoll.runtime.fingerprint import disagreement
 from hpccoll.runtime.verdict import NodeEntry, merge, pack_calls, pack_entries, unpack_calls, unpack_entries
@@ -28,6 +30,9 @@ from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array, Combine
 from hpccoll.transports.mpi import MpiNetwork
+
+if TYPE_CHECKING:
+    from hpccoll._native import _core
 
 
 @dataclass
@@ -55,12 +60,21 @@ class Agreement:
     """One rank's side of the agreement of a communicator."""
 
     def __init__(
-        self, layout: Layout, rank: int, network: MpiNetwork, control: Control, channel: int
+        self,
+        layout: Layout,
+        rank: int,
+        network: MpiNetwork,
+        native: _core.Network | None,
+        control: Control,
+        channel: int,
+        spin_s: float,
     ) -> None:
         self._layout = layout
         self._rank = rank
         self._node = layout.node(rank)
         self._network = network
+        self._native = native
+        self._spin_s = spin_s
         self._channel = channel
         self._control = control
         self._leaders = layout.groups("LEADERS")[0]
@@ -118,6 +132,24 @@ class Agreement:
 
     def _spread(self, entries: dict[int, NodeEntry]) -> Waits:
         """After round k every leader has the entries of 2^k nodes: its own and those before it."""
+        if self._native is not None:
+            spread = engine.core().Spread(
+                self._native, self._leaders, self._node, self._channel, pack_entries(entries)
+            )
+            yield from self._spreading(spread)
+            entries.update(unpack_entries(spread.data))
+        else:
+            yield from self._spread_here(entries)
+
+    def _spreading(self, spread: _core.Spread) -> Waits:
+        """Until the C extension has done all rounds."""
+        while not spread.advance():
+            self.awaited = spread.awaited
+            yield partial(spread.run, spin_s=self._spin_s)
+        self.awaited = None
+
+    def _spread_here(self, entries: dict[int, NodeEntry]) -> Waits:
+        """The rounds without the extension."""
         count = len(self._leaders)
         distance = 1
         while distance < count:

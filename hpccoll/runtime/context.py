@@ -465,7 +465,15 @@ class Context:
         )
         self._control_segment = segment
         self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self._counts)
-        self._agreement = Agreement(self.layout, self.rank, self._network, self._control, AGREEMENT_CHANNEL)
+        self._agreement = Agreement(
+            self.layout,
+            self.rank,
+            self._network,
+            self._movement.native[0],
+            self._control,
+            AGREEMENT_CHANNEL,
+            self._spin_us * 1e-6,
+        )
         self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
 
     def _open_repeats(self) -> None:

@@ -39,7 +39,7 @@ _UFUNCS: dict[str, np.ufunc] = {
     "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
     "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
-_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
+_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count")
 _NOTHING = np.empty(0, np.uint8)
 _TRIAL = 67  # elements: more than one turn of any vector loop, and some left over
 
