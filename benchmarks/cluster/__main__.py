@@ -3,8 +3,8 @@
     python -m benchmarks.cluster --hosts 2,4 --ranks-per-host 2 --sizes 4M,16M --into build/bench
 
 Needs root and iproute2 (tests/support/virtual_hosts.py makes the hosts). For each number of hosts N it runs
-allreduce.py under mpiexec on them and prints a row per size and algorithm; on two hosts also overlap.py. All
-numbers are written to cluster.json, tables to cluster.md, figures beside them.
+allreduce.py under mpiexec on them and prints a row per size and algorithm; on two hosts also overlap.py,
+whose text says what its columns are. It writes numbers to cluster.json, tables to cluster.md, and figures.
 
     algorithm  `mpi` is MPI's own, `auto` what hpccoll takes by itself, the others its plans; with name=value
                behind it, what it takes with this setting

