@@ -15,8 +15,8 @@ whose text says what its columns are. It writes numbers to cluster.json, tables 
                all-reduce of S bytes can send. The rate is the configured one; headers are not taken off.
                An idle link passes its first 512 kB unlimited, which flatters sizes below some MB
     link       the same with the rate at which MPI's messages went over the links in this run
-    sent       what the busiest node's eth0 sent per call, by its byte counter over --calls calls after a
-               warm-up, headers included, in percent of 2(N-1)/N * S
+    sent       what the busiest node's eth0 sent per call, by its byte counter over at most --calls
+               calls after a warm-up, headers included, in percent of 2(N-1)/N * S
     model      the bytes that the cost model says, in the same percent
 
 All hosts share this machine's cores: what a collective computes shows more than on a real cluster. The plan
@@ -168,7 +168,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--sizes", type=sizes, default=[4 << 20, 16 << 20, 64 << 20], help="with K, M or G (4M,16M,64M)")
     add("--rate", type=rate, default="1gbit", help="egress limit of each host (1gbit)")
     add("--rounds", type=int, default=7, help="timed calls of each algorithm (7)")
-    add("--calls", type=int, default=10, help="calls for the byte counters, 0: do not count (10)")
+    add("--calls", type=int, default=10, help="most calls for the byte counters, 0: do not count (10)")
     add(
         "--algorithms",
         type=lambda text: text.split(","),
@@ -185,7 +185,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--overlap", type=parse_bytes, default=16 << 20, help="size of the Iallreduce, 0: none (16M)")
     add("--overlap-ranks-per-host", type=int, default=1, help="(1: computing ranks need a core each)")
-    add("--timeout-s", type=float, default=900.0, help="limit of each run under mpiexec (900)")
+    add("--timeout-s", type=float, default=1800.0, help="limit of each run under mpiexec (1800)")
     add("--into", type=Path, default=REPOSITORY / "build" / "bench")
     add("--where-possible", action="store_true", help="where there can be no hosts, say why and exit with 0")
     return parser.parse_args(argv)

@@ -29,7 +29,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccoll
-from benchmarks.cluster.allreduce import Vector, values
+from benchmarks.cluster.allreduce import expected, given
 
 Work = Callable[[], object]
 WARM_CALLS = 3
@@ -81,8 +81,7 @@ class Call:
         self._world = MPI.COMM_WORLD
         self._start = comm.Iallreduce
         size = self._world.size
-        self._send = np.roll(values(nbytes // 4, size), self._world.rank)
-        self._expected: Vector = sum(np.roll(values(nbytes // 4, size), rank) for rank in range(size))
+        self._send, self._expected = given(nbytes, self._world.rank, size), expected(nbytes, size)
         self._receive = np.empty_like(self._send)
 
     def time(self, work: Work | None = None, units: int = 0) -> tuple[float, float]:
@@ -123,7 +122,7 @@ def measure(world: MPI.Intracomm, calls: dict[str, Call], rounds: int) -> list[d
         pure_s = statistics.median(call.time()[0] for _ in range(WARM_CALLS))
         for name, work in works.items():
             units[who, name] = units_for(world, work, pure_s)
-    rows = {
+    rows: dict[tuple[str, str], dict[str, Any]] = {
         (who, name): {"who": who, "work": name, "units": count, "wrong": 0, **{kind: [] for kind in KINDS}}
         for (who, name), count in units.items()
     }
