@@ -60,6 +60,7 @@ def main() -> None:
     )
     parser.add_argument("--without-gloo", action="store_true", help="do not install torch")
     options, further = parser.parse_known_args()
+    options.into = options.into.resolve()
     options.into.mkdir(parents=True, exist_ok=True)
     runs = []
     for name in options.mpi:
