@@ -142,7 +142,7 @@ def figures(found: dict[str, Any], into: Path) -> None:
             axis.plot(sizes, shares, style, marker=".", label=name)
         axis.axhline(1, color="gray", linewidth=0.8)
         axis.set(xscale="log", ylim=(0, None), xlabel="bytes", ylabel="part of the wire limit")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="lower right")
         axis.set_title(f"all-reduce, {run['hosts']} hosts, {found['rate']}")
         figure.tight_layout()
         figure.savefig(into / f"cluster-{run['hosts']}-hosts.png", dpi=120)

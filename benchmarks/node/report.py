@@ -66,17 +66,24 @@ def figures(runs: Sequence[dict[str, Any]], into: Path) -> None:
         height = -(-len(names) // 3)
         figure, axes = pyplot.subplots(height, min(3, len(names)), figsize=(12, 3.2 * height), squeeze=False)
         for axis, name in zip(axes.flat, names, strict=False):
-            for found in of_ranks:
+            for index, found in enumerate(of_ranks):
                 rows = [row for row in found["rows"] if row["collective"] == name]
                 sizes = [row["bytes"] for row in rows]
                 label = " ".join(found["mpi"].replace(",", "").split()[:3])
                 for theirs, ours, style in LINES:
                     if all(theirs in row["us"] and ours in row["us"] for row in rows):
                         ratios = [row["us"][theirs] / row["us"][ours] for row in rows]
-                        axis.plot(sizes, ratios, style, marker=".", label=_label(label, theirs, ours))
+                        axis.plot(
+                            sizes,
+                            ratios,
+                            style,
+                            marker=".",
+                            color="black" if theirs == "gloo" else f"C{index}",
+                            label=_label(label, theirs, ours),
+                        )
             axis.axhline(1, color="gray", linewidth=0.8)
             axis.set(title=name, xscale="log", yscale="log", xlabel="bytes", ylabel="other's time / ours")
-        axes.flat[0].legend(fontsize=6)
+        axes.flat[0].legend(fontsize=6, loc="upper right")
         figure.suptitle(f"{ranks} ranks on one node: above 1, hpccoll is faster")
         figure.tight_layout()
         figure.savefig(into / f"node-{ranks}-ranks.png", dpi=120)
