@@ -10,22 +10,22 @@ Of a large layout the first nodes are shown, and the first ranks of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from itertools import islice
 from math import floor, log10
 
+from hpccoll import svg
 from hpccoll.plans.cost import LEVELS, Cost, Links, edges, price
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.select import describe
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
 from hpccoll.plans.text import bytes_text, mark, time_text
+from hpccoll.svg import COLOURS, FILL, INK, LINE, QUIET
 
 WIDTH, MARGIN, LANE = 1000, 32, 46
 LABELS = 112  # where the lanes begin
-CHUNK_COLOURS = ("#3b6fb6", "#e08a2e", "#3f9b64", "#b5529a", "#8a6fc4", "#c2543d", "#2f9ba6", "#9a8430")
-INK, QUIET, LINE, NODE_FILL, SHELF_FILL = "#1f2933", "#616e7c", "#cbd2d9", "#f5f7fa", "#dde4ec"
-ACTIVE, INSIDE, BETWEEN = "#ffffff", "#5f7b99", CHUNK_COLOURS[0]
+SHELF_FILL = "#dde4ec"
+ACTIVE, INSIDE, BETWEEN = "#ffffff", "#5f7b99", COLOURS[0]
 NAMES = {"NODE": "inside nodes", "network": "between nodes"}
 
 MOST_RANKS, MOST_NODES, MOST_ARROWS = 8, 8, 400
@@ -45,12 +45,7 @@ def draw_svg(plan: Plan, itemsize: int, links: Links | None = None) -> str:
         for number, step in enumerate(plan.steps):
             if step.chunk == 0:
                 y = _stage(parts, plan, number, step, itemsize, y + 34)
-    height = round(y + MARGIN)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">'
-    )
-    return "\n".join([head, *_definitions(), _box(0, 0, WIDTH, height, "#ffffff"), *parts, "</svg>", ""])
+    return svg.document(WIDTH, round(y + MARGIN), [*_definitions(), *parts])
 
 
 def _title(parts: list[str], plan: Plan, itemsize: int, cost: Cost) -> float:
@@ -58,11 +53,11 @@ def _title(parts: list[str], plan: Plan, itemsize: int, cost: Cost) -> float:
     size = bytes_text(plan.collective.elements * itemsize)
     if plan.collective.name == "alltoall":
         size += " of all ranks"
-    parts.append(_text(MARGIN, 46, f"{plan.collective.name}: {describe(plan)}", 22, weight=600))
+    parts.append(svg.text(MARGIN, 46, f"{plan.collective.name}: {describe(plan)}", 22, weight=600))
     facts = [f"{size} on layout {layout.shortened()}", f"predicted {time_text(cost.time_s)}"]
     if layout.node_count > 1:
         facts.append(f"{bytes_text(cost.bytes_between_nodes)} leave the busiest node")
-    parts.append(_text(MARGIN, 70, "  ·  ".join(facts), 14, QUIET))
+    parts.append(svg.text(MARGIN, 70, "  ·  ".join(facts), 14, QUIET))
     return 76
 
 
@@ -77,10 +72,10 @@ def _schedule(parts: list[str], plan: Plan, cost: Cost, top: float) -> float:
     middle = {level: top + LANE * (lane + 0.5) for lane, level in enumerate(used)}
     for moment in _ticks(cost.time_s):
         x = left + moment * scale
-        parts.append(_line([(x, top), (x, bottom + 5)], LINE))
-        parts.append(_text(x, bottom + 19, time_text(moment) if moment else "0", 11, QUIET, "middle"))
+        parts.append(svg.line([(x, top), (x, bottom + 5)], LINE))
+        parts.append(svg.text(x, bottom + 19, time_text(moment) if moment else "0", 11, QUIET, "middle"))
     for level in used:
-        parts.append(_text(MARGIN, middle[level] + 5, NAMES[level], 14))
+        parts.append(svg.text(MARGIN, middle[level] + 5, NAMES[level], 14))
     if cost.start_s[0]:
         about = "All ranks agree that they call the same"
         parts.append(
@@ -93,7 +88,7 @@ def _schedule(parts: list[str], plan: Plan, cost: Cost, top: float) -> float:
             to = left + start * scale
             if before.level != priced.level:
                 ends = [(x, middle[before.level]), (to, middle[priced.level])]
-                parts.append(_line(ends, _colour(step), 1.2, opacity=0.45))
+                parts.append(svg.line(ends, _colour(step), 1.2, opacity=0.45))
     for number, (step, priced, start) in enumerate(zip(plan.steps, cost.steps, cost.start_s, strict=True)):
         label = step.kind.value.replace("_", "-") + (f" {step.chunk}" if plan.chunks > 1 else "")
         about = f"step {number}: {_sentence(step, plan)}, {time_text(priced.time_s)} from {time_text(start)}"
@@ -107,11 +102,11 @@ def _schedule(parts: list[str], plan: Plan, cost: Cost, top: float) -> float:
 
 
 def _legend(parts: list[str], plan: Plan, y: float) -> float:
-    parts.append(_text(MARGIN, y, "chunk", 12, QUIET))
+    parts.append(svg.text(MARGIN, y, "chunk", 12, QUIET))
     for chunk in range(plan.chunks):
         x = MARGIN + LABELS + 46 * chunk
-        parts.append(_box(x, y - 11, 14, 14, CHUNK_COLOURS[chunk % len(CHUNK_COLOURS)], round_=3))
-        parts.append(_text(x + 20, y, str(chunk), 12, QUIET))
+        parts.append(svg.box(x, y - 11, 14, 14, COLOURS[chunk % len(COLOURS)], round_=3))
+        parts.append(svg.text(x + 20, y, str(chunk), 12, QUIET))
     return y + 6
 
 
@@ -120,8 +115,8 @@ def _bar(
 ) -> str:
     drawn = max(width - 1, 1.5)
     shown = label if len(label) * 6.6 + 8 < drawn else short if len(short) * 7.5 + 4 < drawn else ""
-    text = _text(x + drawn / 2, y + height / 2 + 4, shown, 12, "#ffffff", "middle") if shown else ""
-    return f"<g><title>{escape(about)}</title>{_box(x, y, drawn, height, fill, round_=3)}{text}</g>"
+    text = svg.text(x + drawn / 2, y + height / 2 + 4, shown, 12, "#ffffff", "middle") if shown else ""
+    return f"<g><title>{escape(about)}</title>{svg.box(x, y, drawn, height, fill, round_=3)}{text}</g>"
 
 
 def _ticks(longest: float) -> list[float]:
@@ -160,25 +155,27 @@ class _Board:
 
     def draw(self, parts: list[str], active: set[int]) -> None:
         for (x, y, width), ranks, more in zip(self.boxes, self.shown, self.more, strict=True):
-            parts.append(_box(x, y, width, BOX, NODE_FILL, LINE, 6))
+            parts.append(svg.box(x, y, width, BOX, FILL, LINE, 6))
             if more:
-                parts.append(_text(x + width - self.pitch / 2 - 7, y + 24, f"+{more}", 10, QUIET, "middle"))
+                parts.append(
+                    svg.text(x + width - self.pitch / 2 - 7, y + 24, f"+{more}", 10, QUIET, "middle")
+                )
             for rank in ranks:
                 at_x, at_y = self.at[rank]
                 ink = INK if rank in active else LINE
                 parts.append(
                     f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="{RADIUS}" fill="{ACTIVE}" stroke="{ink}"/>'
                 )
-                parts.append(_text(at_x, at_y + 3.5, str(rank), 10 if rank < 1000 else 8, ink, "middle"))
+                parts.append(svg.text(at_x, at_y + 3.5, str(rank), 10 if rank < 1000 else 8, ink, "middle"))
         if self.hidden_nodes:
             text = f"and {self.hidden_nodes} more nodes"
-            parts.append(_text(WIDTH - MARGIN, self.boxes[-1][1] + BOX + 16, text, 12, QUIET, "end"))
+            parts.append(svg.text(WIDTH - MARGIN, self.boxes[-1][1] + BOX + 16, text, 12, QUIET, "end"))
 
 
 def _stage(parts: list[str], plan: Plan, number: int, step: Step, itemsize: int, top: float) -> float:
     most = max(step.elements(group) for group in range(len(step.groups))) * itemsize
     heading = f"step {number}: {_sentence(step, plan)}, {bytes_text(most)} in each group"
-    parts.append(_text(MARGIN, top, heading, 14, weight=600))
+    parts.append(svg.text(MARGIN, top, heading, 14, weight=600))
     by_messages = step.algorithm not in (NATIVE, ONE_SHOT)
     on_node = step.family == "NODE" or plan.layout.node_count == 1
     board = _Board(plan, top + 10, ARC if by_messages else 0 if on_node else 14)
@@ -202,7 +199,7 @@ def _messages(parts: list[str], plan: Plan, step: Step, board: _Board) -> None:
         sender = drawn[0][0]
         drawn = [pair for pair in drawn if pair[0] == sender]
         text = f"what rank {sender} sends; the others do likewise"
-        parts.append(_text(MARGIN, board.boxes[-1][1] + BOX + 16, text, 12, QUIET))
+        parts.append(svg.text(MARGIN, board.boxes[-1][1] + BOX + 16, text, 12, QUIET))
     drawn = drawn[:MOST_ARROWS]
     faint = 0.85 if len(drawn) <= 40 else 0.45
     for source, target in drawn:
@@ -213,7 +210,7 @@ def _messages(parts: list[str], plan: Plan, step: Step, board: _Board) -> None:
 def _through_memory(parts: list[str], step: Step, board: _Board) -> None:
     """Arrows down to the node's shared memory and up from it."""
     for x, y, width in board.boxes:
-        parts.append(_box(x + 6, y + 46, width - 12, 9, SHELF_FILL, "#aab7c4", 3))
+        parts.append(svg.box(x + 6, y + 46, width - 12, 9, SHELF_FILL, "#aab7c4", 3))
     for group, members in enumerate(step.groups):
         gives, gets = _gives_and_gets(step, group)
         for rank in members:
@@ -222,9 +219,11 @@ def _through_memory(parts: list[str], step: Step, board: _Board) -> None:
             x, y = board.at[rank]
             both = 4 if rank in gives and rank in gets else 0
             if rank in gives:
-                parts.append(_line([(x - both, y + RADIUS), (x - both, y + 25)], INSIDE, 1.6, "inside"))
+                parts.append(svg.line([(x - both, y + RADIUS), (x - both, y + 25)], INSIDE, 1.6, "inside"))
             if rank in gets:
-                parts.append(_line([(x + both, y + 26), (x + both, y + RADIUS + 1)], INSIDE, 1.6, "inside"))
+                parts.append(
+                    svg.line([(x + both, y + 26), (x + both, y + RADIUS + 1)], INSIDE, 1.6, "inside")
+                )
 
 
 def _gives_and_gets(step: Step, group: int) -> tuple[set[int], set[int]]:
@@ -246,10 +245,10 @@ def _whole(parts: list[str], step: Step, board: _Board) -> None:
     text = "travels with the check" if step.algorithm == ONE_SHOT else "one call of the transport (MPI's own)"
     for y in sorted({y for _, y, _ in board.boxes}):
         right = max(x + width for x, top, width in board.boxes if top == y)
-        parts.append(_box(MARGIN, y + BOX + 8, right - MARGIN, 18, SHELF_FILL, "#aab7c4", 4))
-        parts.append(_text((MARGIN + right) / 2, y + BOX + 21, text, 11, QUIET, "middle"))
+        parts.append(svg.box(MARGIN, y + BOX + 8, right - MARGIN, 18, SHELF_FILL, "#aab7c4", 4))
+        parts.append(svg.text((MARGIN + right) / 2, y + BOX + 21, text, 11, QUIET, "middle"))
     for x, y in board.at.values():
-        parts.append(_line([(x, y + RADIUS), (x, y + BOX - 14)], BETWEEN, 1.2, "between", opacity=0.7))
+        parts.append(svg.line([(x, y + RADIUS), (x, y + BOX - 14)], BETWEEN, 1.2, "between", opacity=0.7))
 
 
 def _sentence(step: Step, plan: Plan) -> str:
@@ -270,7 +269,7 @@ def _sentence(step: Step, plan: Plan) -> str:
 
 
 def _colour(step: Step) -> str:
-    return CHUNK_COLOURS[step.chunk % len(CHUNK_COLOURS)]
+    return COLOURS[step.chunk % len(COLOURS)]
 
 
 def _definitions() -> list[str]:
@@ -298,31 +297,4 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], level: str, opa
     return (
         f'<path d="M{x0:.1f},{y0:.1f} {bend} {x1:.1f},{y1:.1f}" fill="none" stroke="{colour}" '
         f'stroke-width="1.4" opacity="{opacity}" marker-end="url(#{level})"/>'
-    )
-
-
-def _line(
-    points: Sequence[tuple[float, float]], stroke: str, width: float = 1, marker: str = "", opacity: float = 1
-) -> str:
-    way = " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    end = f' marker-end="url(#{marker})"' if marker else ""
-    faint = f' opacity="{opacity}"' if opacity != 1 else ""
-    return f'<path d="M{way}" fill="none" stroke="{stroke}" stroke-width="{width}"{faint}{end}/>'
-
-
-def _box(
-    x: float, y: float, width: float, height: float, fill: str, stroke: str = "none", round_: float = 0
-) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{round_}" '
-        f'fill="{fill}" stroke="{stroke}"/>'
-    )
-
-
-def _text(
-    x: float, y: float, text: str, size: float, fill: str = INK, anchor: str = "start", weight: int = 400
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{fill}" text-anchor="{anchor}" '
-        f'font-weight="{weight}">{escape(text)}</text>'
     )
