@@ -119,10 +119,15 @@ class Machine:
         return self.layout.local_size(self.rank)
 
     @property
+    def hosts_layout(self) -> Layout:
+        """The ranks of each host, virtual nodes or not."""
+        real = next((one.layout for one in self.sources if one.name == "identity and probe"), None)
+        return real or self.layout
+
+    @property
     def host_size(self) -> int:
         """How many ranks of this communicator share this rank's host and its cores, virtual nodes or not."""
-        real = next((one.layout for one in self.sources if one.name == "identity and probe"), None)
-        return (real or self.layout).local_size(self.rank)
+        return self.hosts_layout.local_size(self.rank)
 
     @property
     def is_uniform(self) -> bool:
