@@ -28,6 +28,7 @@ GPU_ROOMS = (
     "runtime.streams",
     "runtime.tape",
     "topology.gpus",
+    "topology.hardware.nvml",
     "transports.nccl",
 )
 # What imports a GPU package when it is imported itself, and what of the house may import that at once.
