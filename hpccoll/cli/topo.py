@@ -1,14 +1,28 @@
-"""`hpccoll topo`: print the nodes, ranks and groups of this run, and how they were found; or the types."""
+"""`hpccoll topo`: the nodes, ranks and groups of this run, what the hosts are made of; or the types."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpccoll.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from hpccoll.topology.hardware.document import Survey
+    from hpccoll.topology.hardware.model import Process
+    from hpccoll.topology.layout import Layout
+    from hpccoll.topology.machine import Machine
 
 NAME = "topo"
-HELP = "print the tree of nodes, ranks and groups"
+HELP = "print the tree of nodes, ranks and groups, and what the hosts are made of"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +39,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--types", action="store_true", help="print instead which operators take which element types"
     )
-    parser.add_argument("--ranks", action="store_true", help="a line for every rank")
+    parser.add_argument("--ranks", action="store_true", help="a line for every rank, and every host in full")
+    parser.add_argument("--svg", metavar="FILE", help="draw the hosts to FILE")
+    parser.add_argument(
+        "--root",
+        metavar="PATH",
+        help="instead of this run, the hosts in PATH: a directory with sys/ and proc/ of a host, one of such "
+        "directories, or a file of --json; needs no mpirun",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,9 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         The exit status: 0; 1 where the machine is not what was asked for, or a rank is missing; 2 where
-        the layout is wrong or the file cannot be written.
+        the layout or the root is wrong or a file cannot be written.
 
     """
+    if args.root is not None:
+        return _saved(args)
     from mpi4py import MPI
 
     import hpccoll
@@ -43,31 +66,105 @@ def run(args: argparse.Namespace) -> int:
     from hpccoll.topology.report import format_tree, machine_as_dict
 
     options = {} if args.layout is None else {"layout": args.layout}
-    rank = MPI.COMM_WORLD.rank
+    world = MPI.COMM_WORLD
     if args.types:
-        if rank == 0:
+        if world.rank == 0:
             print(types.text())
         return 0
     try:
-        with hpccoll.Communicator(MPI.COMM_WORLD, **options) as comm:
-            machine = comm.machine
+        with hpccoll.Communicator(world, **options) as comm:
+            machine, limit_s = comm.machine, comm.config.init_timeout_s
+        survey = _survey(world, machine, limit_s)
     except hpccoll.HpccollError as error:
-        if rank == 0:
+        if world.rank == 0:
             print(f"hpccoll topo: {error}", file=sys.stderr)
         return 2 if isinstance(error, hpccoll.UsageError) else 1
-    if rank != 0:
+    if survey is None:
         return 0
-    document = json.dumps(machine_as_dict(machine), indent=2, ensure_ascii=False)
+    return _show(
+        args, format_tree(machine, ranks=args.ranks), machine_as_dict(machine), survey, machine.layout
+    )
+
+
+def _saved(args: argparse.Namespace) -> int:
+    from hpccoll.topology.hardware.detect import survey_below
+
+    if args.layout is not None or args.types:
+        raise UsageError("--root goes without --layout and --types: it describes hosts, not this run")
+    return _show(args, "", {}, survey_below(args.root), None)
+
+
+def _survey(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey | None:
+    from hpccoll.topology.hardware.gathering import gather_survey
+
+    private = world.Dup()
+    found = gather_survey(private, machine.hosts_layout, _process(machine), time.monotonic() + limit_s)
+    private.Free()
+    return found
+
+
+def _process(machine: Machine) -> Process:
+    """What this rank says, with the libraries that it has loaded or would load."""
+    from hpccoll.runtime import cuda_aware
+    from hpccoll.topology.gpus import visible_devices
+    from hpccoll.topology.hardware.detect import detect_process
+    from hpccoll.topology.hardware.model import Unknown
+
+    found = detect_process()
+    nccl = _nccl_version()
+    reasons = () if nccl is not None else (Unknown("nccl", "nccl4py or NCCL is not installed"),)
+    return replace(
+        found,
+        mpi_library=machine.mpi_library,
+        mpi_cuda_aware=cuda_aware.says_so(),
+        nccl=nccl,
+        visible_devices=visible_devices(),
+        unknown=found.unknown + reasons,
+    )
+
+
+def _nccl_version() -> str | None:
+    with contextlib.suppress(Exception):  # no package, or one that finds no library
+        from hpccoll.transports.nccl import version
+
+        number = version()
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    return None
+
+
+def _show(
+    args: argparse.Namespace, tree: str, document: dict[str, Any], survey: Survey, layout: Layout | None
+) -> int:
+    from hpccoll.topology.hardware.document import survey_as_dict
+    from hpccoll.topology.hardware.picture import draw_survey
+    from hpccoll.topology.hardware.text import format_survey
+
+    status = 0
+    if args.svg is not None:
+        status = _write(args.svg, draw_survey(survey))
+    text = json.dumps({**document, "hardware": survey_as_dict(survey)}, indent=2, ensure_ascii=False)
     if args.json == "-":
-        print(document)
-        return 0
-    print(format_tree(machine, ranks=args.ranks))
-    return 0 if args.json is None else _write(args.json, document)
+        print(text)
+        return status
+    sections = [tree, format_survey(survey, detail=args.ranks), *_joined(survey, layout)]
+    print("\n\n".join(filter(None, sections)))
+    return status if args.json is None else status or _write(args.json, text + "\n")
+
+
+def _joined(survey: Survey, layout: Layout | None) -> list[str]:
+    """The NVLink domains of the ranks, where they are other groups than the nodes."""
+    from hpccoll.topology.hardware.domains import joined_layout
+
+    joined = None if layout is None else joined_layout(layout, survey)
+    if joined is None or joined.domains == joined.nodes:
+        return []
+    groups = " ".join(f"({' '.join(map(str, group))})" for group in joined.domains[:8])
+    return [f"NVLink joins the GPUs of other ranks than the nodes do: {groups}"]
 
 
 def _write(path: str, document: str) -> int:
     try:
-        Path(path).write_text(document + "\n", encoding="utf-8")
+        Path(path).write_text(document, encoding="utf-8")
     except OSError as error:
         print(f"hpccoll topo: cannot write {path}: {error.strerror}", file=sys.stderr)
         return 2
