@@ -31,6 +31,7 @@ import re
 import resource
 import secrets
 import stat
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,14 +44,24 @@ from hpccoll.errors import ResourceError, TopologyError, UsageError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Segment", "attach_segment", "create_segment", "free_bytes", "sweep"]
+__all__ = [
+    "Segment",
+    "attach_segment",
+    "create_segment",
+    "free_bytes",
+    "lives",
+    "pid_space",
+    "process_start",
+    "sweep",
+]
 
 _NAME = re.compile(
-    r"hpccoll-(?P<uid>\d+)-(?P<machine>[0-9a-z.]+)-(?P<pid>[1-9]\d{0,6})-(?P<start>\d+)-[0-9a-f]+-[\w.]+",
+    r"hpccoll-(?P<uid>\d+)-(?P<machine>[0-9a-z.]+)-(?P<pid>[1-9]\d{0,6})-(?P<start>\d+)-[0-9a-f]+-(?P<purpose>[\w.]+)",
     re.ASCII,
 )
 _PURPOSE = re.compile(r"[\w.]{1,64}", re.ASCII)
 _UNKNOWN = "unknown"
+TRACE = "trace."  # what purposes of the recorder's files begin with
 _MODE = 0o600
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -101,6 +112,12 @@ class Segment:
         if self._unlink is not None:
             self._unlink()
 
+    def keep(self) -> None:
+        """Leaves the file to the caller: nothing here takes its name away any more."""
+        if self._unlink is not None:
+            self._unlink.detach()
+            self._unlink = None
+
     def close(self) -> None:
         """Lets go of the memory, and unlinks for the creator.  May be called again.
 
@@ -132,7 +149,7 @@ def create_segment(nbytes: int, *, directory: str = "/dev/shm", purpose: str) ->
         raise UsageError(f"purpose {purpose!r} has characters other than letters, digits, '_' and '.'")
     nbytes = _whole_pages(nbytes)
     pid = os.getpid()
-    name = f"hpccoll-{os.geteuid()}-{_machine()}-{pid}-{_process(pid)[1]}-{secrets.token_hex(8)}-{purpose}"
+    name = f"hpccoll-{os.geteuid()}-{pid_space()}-{pid}-{process_start(pid)}-{secrets.token_hex(8)}-{purpose}"
     path = os.path.join(os.path.abspath(directory), name)
     created = False
     try:
@@ -184,8 +201,11 @@ def free_bytes(directory: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def sweep(directory: str = "/dev/shm") -> list[str]:
+def sweep(directory: str = "/dev/shm", *, older_than_s: float = 0.0) -> list[str]:
     """Removes segments whose creator is dead; returns their paths.
+
+    `older_than_s`: seconds since a segment was made, or last written; younger ones are left alone.  Files of
+    purpose TRACE go only where it is given.
 
     Judges only regular files of this user, named as above by a creator of this very boot and pid
     namespace.  A live creator, another user, a symbolic link and a foreign name are left alone, and so
@@ -198,23 +218,27 @@ def sweep(directory: str = "/dev/shm") -> list[str]:
         return removed
     for entry in entries:
         with contextlib.suppress(OSError):
-            if _is_stale(entry):
+            if _is_stale(entry, older_than_s):
                 os.unlink(entry.path)
                 removed.append(entry.path)
     return removed
 
 
-def _is_stale(entry: os.DirEntry[str]) -> bool:
-    name, machine = _NAME.fullmatch(entry.name), _machine()
+def _is_stale(entry: os.DirEntry[str], older_than_s: float) -> bool:
+    name, machine = _NAME.fullmatch(entry.name), pid_space()
     if name is None or machine == _UNKNOWN or name["machine"] != machine:
         return False
+    if name["purpose"].startswith(TRACE) and not older_than_s:
+        return False  # a dead process's last calls are there to be read
     found = entry.stat(follow_symlinks=False)
     if not stat.S_ISREG(found.st_mode) or not int(name["uid"]) == found.st_uid == os.geteuid():
         return False
-    return not _lives(int(name["pid"]), int(name["start"]))
+    if time.time() - found.st_mtime < older_than_s:
+        return False
+    return not lives(int(name["pid"]), int(name["start"]))
 
 
-def _machine() -> str:
+def pid_space() -> str:
     """One boot of one pid namespace; pids mean the same processes inside it and nowhere else."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another namespace
@@ -225,7 +249,7 @@ def _machine() -> str:
         return _UNKNOWN
 
 
-def _lives(pid: int, start: int) -> bool:
+def lives(pid: int, start: int) -> bool:
     """Whether the process that had `pid` and this start time still runs; True where that is unknown."""
     try:
         os.kill(pid, 0)
@@ -237,6 +261,11 @@ def _lives(pid: int, start: int) -> bool:
     if state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1:
         return False  # dead, and its parent has not asked yet
     return found in (0, start)
+
+
+def process_start(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when /proc does not tell."""
+    return _process(pid)[1]
 
 
 def _process(pid: int) -> tuple[str, int]:
