@@ -81,7 +81,8 @@ class Launch:
         readings = [Reading(record_file(folder, rank)) for rank in range(max(self.ranks, 1))]
         with (folder / "launcher.out").open("wb") as out:
             command = self._command(folder)
-            with started(command, env=environment(), stdout=out, stderr=out, cwd=REPOSITORY) as process:
+            env = environment({"HPCCOLL_TRACE_DIR": str(folder / "traces")})
+            with started(command, env=env, stdout=out, stderr=out, cwd=REPOSITORY) as process:
                 begin = heard = time.monotonic()
                 while True:
                     status = process.poll()

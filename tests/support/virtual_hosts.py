@@ -173,7 +173,7 @@ class VirtualHosts:
             subprocess.TimeoutExpired: as `run`.
         """
         launcher = find_mpiexec()
-        command = [launcher.path, *_remote_options(launcher.flavour, self.hosts, ranks_per_host)]
+        command = [launcher.path, *remote_options(launcher.flavour, self.hosts, ranks_per_host)]
         return self.run(self.hosts[0], [*command, *argv], env=env, timeout_s=timeout_s)
 
     def counters(self) -> dict[str, tuple[int, int]]:
@@ -246,7 +246,7 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     return environment({"TMPDIR": str(TEMPORARY), **(extra or {}), "PATH": _search_path()})
 
 
-def _remote_options(flavour: str, hosts: Sequence[str], ranks_per_host: int) -> list[str]:
+def remote_options(flavour: str, hosts: Sequence[str], ranks_per_host: int) -> list[str]:
     """The launcher's arguments for these hosts, with our rsh in ssh's place."""
     slots = ",".join(f"{host}:{ranks_per_host}" for host in hosts)
     ranks = ["-n", str(ranks_per_host * len(hosts))]
