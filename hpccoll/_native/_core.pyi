@@ -1,6 +1,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from threading import Lock
+from types import CodeType
 from typing import Any, ClassVar, SupportsFloat, SupportsIndex
 
 import numpy as np
@@ -135,6 +136,7 @@ class Repeats:
         calls_in_flight: int,
         in_place: object,
         sample: np.ndarray[Any, Any],
+        ring: Ring | None = None,
     ) -> None: ...
     def keep(
         self,
@@ -154,11 +156,25 @@ class Repeats:
         first: int,
         last: int,
         program: Program | None,
+        plan: int = 0,
     ) -> bool: ...
     def again(self, collective: str, given: tuple[Any, ...], /) -> bool | Execution | None: ...
     def use_group(self, group: Group, /) -> None: ...
     def forget(self) -> None: ...
     def calls(self) -> list[tuple[tuple[str, str], int]]: ...
+
+class Ring:
+    def __init__(
+        self,
+        memory: memoryview | np.ndarray[Any, Any],
+        written: int,
+        records: int,
+        count: int,
+        number_of: Callable[[CodeType], int],
+        inside: str,
+    ) -> None: ...
+    def enter(self, fingerprint: bytes, sequence: int, /) -> int: ...
+    def end(self, offset: int, /) -> None: ...
 
 class Bell:
     def ring(self) -> None: ...
@@ -168,6 +184,7 @@ def logical_kernel(name: str, itemsize: int, /) -> Kernel: ...
 def python_kernel(
     function: Callable[[memoryview, memoryview, memoryview], object], itemsize: int, /
 ) -> Kernel: ...
+def remove_at_end(path: bytes, /) -> None: ...
 def bytes_of_process(process: int, address: int, nbytes: int, /) -> bytes: ...
 def run_all(
     executions: Sequence[Execution],

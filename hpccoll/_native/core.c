@@ -360,6 +360,7 @@ state_clear(PyObject *module)
     Py_CLEAR(state->kernel);
     Py_CLEAR(state->execution);
     Py_CLEAR(state->bell);
+    Py_CLEAR(state->ring);
     return 0;
 }
 
@@ -378,6 +379,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_execution},
     {Py_mod_exec, add_engine},
     {Py_mod_exec, add_spread},
+    {Py_mod_exec, add_recorder},
     {Py_mod_exec, add_repeats},
     {Py_mod_exec, add_tape},
     {0, NULL},

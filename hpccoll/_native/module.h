@@ -15,6 +15,7 @@ typedef struct {
     PyTypeObject *execution;
     PyTypeObject *bell;
     PyTypeObject *spread;
+    PyTypeObject *ring;
 } State;
 
 int add_program(PyObject *module);
@@ -24,6 +25,7 @@ int add_kernel(PyObject *module);
 int add_execution(PyObject *module);
 int add_engine(PyObject *module);
 int add_spread(PyObject *module);
+int add_recorder(PyObject *module);
 int add_repeats(PyObject *module);
 int add_tape(PyObject *module);
 

@@ -12,6 +12,7 @@
  * for errors: `again` then returns where it is. */
 
 #include "engine.h"
+#include "recorder.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -67,6 +68,7 @@ typedef struct {
     int64_t calls;
     int64_t use; /* calls, of which old ones count less */
     unsigned char fingerprint[FINGERPRINT_BYTES];
+    unsigned int plan; /* its name in the ring's file */
     int agrees;      /* all ranks agree on it before anything moves */
     int reads, writes; /* which argument is read, which written; -1: none */
     int64_t nbytes[ARGUMENTS]; /* of the arguments */
@@ -93,6 +95,8 @@ typedef struct {
     PyObject *acquire, *release; /* of the lock that a communicator's calls hold */
     Network *network;
     Group *group; /* NULL until there is one */
+    Ring *ring;   /* NULL: calls are not recorded */
+    Record *record; /* of the call that is made; one at a time, under the lock */
     int channel, channels, calls_in_flight;
     Known known[KNOWN];
     PyObject *past; /* label -> calls of those that are not kept any more */
@@ -310,6 +314,8 @@ completed(const Repeats *self, Known *known, PyObject *given)
 {
     PyObject *finished = Py_None;
     known->calls += 1, known->use += 1;
+    if (self->record != NULL)
+        record_end(self->record);
     if (known->finish != NULL) {
         finished = PyObject_CallOneArg(known->finish, PyTuple_GET_ITEM(given, known->writes));
         Py_XDECREF(finished);
@@ -355,6 +361,19 @@ execute(Repeats *self, Known *known, PyObject *given, int64_t sequence)
     return completed(self, known, given);
 }
 
+/* The record of the call that comes next. */
+static int
+begin_record(Repeats *self, const Known *known)
+{
+    if (self->ring == NULL)
+        return 1;
+    self->record = ring_enter(self->ring, known->fingerprint, *number(self, NEXT));
+    if (self->record == NULL)
+        return 0;
+    self->record->plan = known->plan;
+    return 1;
+}
+
 static PyObject *
 Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -369,6 +388,8 @@ Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
         return held < 0 ? NULL : Py_NewRef(Py_False);
     if (!is_idle(self))
         return let_go(self) < 0 ? NULL : Py_NewRef(Py_False);
+    if (!begin_record(self, known))
+        return NULL;
     int64_t sequence = (*number(self, NEXT))++, half = 0;
     if (known->agrees) {
         half = arrive(self, known, sequence, known->reads < 0 ? NULL : sights[known->reads].data);
@@ -376,8 +397,11 @@ Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
             Py_RETURN_NONE;
     }
     *number(self, AGREED) = sequence + 1;
-    if (known->program != NULL)
+    if (known->program != NULL) {
+        if (self->record != NULL)
+            self->record->agreed_ns = now_ns(), self->record->state = MOVING;
         return execute(self, known, args[1], sequence);
+    }
     if (known->writes >= 0)
         take_results(self, known, half, sights[known->writes].data);
     return completed(self, known, args[1]);
@@ -480,15 +504,15 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"collective", "given",   "label",  "fingerprint", "agrees",  "reads",
                             "writes",     "itemsize", "kernel", "finish",     "payload", "piece",
-                            "offset",     "first",   "last",   "program",     NULL};
+                            "offset",     "first",   "last",   "program",     "plan",    NULL};
     PyObject *collective, *given, *label, *kernel, *finish, *program;
     Py_buffer fingerprint;
     long long itemsize, payload, piece, offset, first, last;
     Known known = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOy*piiLOOLLLLLO:keep", names, &collective, &given,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOy*piiLOOLLLLLO|I:keep", names, &collective, &given,
                                      &label, &fingerprint, &known.agrees, &known.reads, &known.writes,
                                      &itemsize, &kernel, &finish, &payload, &piece,
-                                     &offset, &first, &last, &program))
+                                     &offset, &first, &last, &program, &known.plan))
         return NULL;
     State *state = PyType_GetModuleState(Py_TYPE(self));
     int failed = fingerprint.len != FINGERPRINT_BYTES ? refused("a fingerprint has 48 bytes") : 0;
@@ -623,18 +647,19 @@ Repeats_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"control", "me",      "members", "arrived", "stride",   "slots",   "slot_bytes",
                             "head_bytes", "numbers", "pending", "lock",  "spin_s", "patience_s",
-                            "network",  "channel", "channels", "calls_in_flight", "in_place", "sample", NULL};
-    PyObject *control, *numbers, *pending, *lock, *network, *in_place, *sample;
+                            "network",  "channel", "channels", "calls_in_flight", "in_place", "sample", "ring", NULL};
+    PyObject *control, *numbers, *pending, *lock, *network, *in_place, *sample, *ring = Py_None;
     long long me, members, arrived, stride, slots, slot_bytes, head_bytes;
     double spin_s, patience_s;
     int channel, channels, calls_in_flight;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLLLLLLOOOddOiiiOO:Repeats", names, &control, &me,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLLLLLLOOOddOiiiOO|O:Repeats", names, &control, &me,
                                      &members, &arrived, &stride, &slots, &slot_bytes, &head_bytes,
                                      &numbers, &pending, &lock, &spin_s, &patience_s, &network, &channel,
-                                     &channels, &calls_in_flight, &in_place, &sample))
+                                     &channels, &calls_in_flight, &in_place, &sample, &ring))
         return NULL;
     State *state = PyType_GetModuleState(type);
-    if (!is_of_type(network, state->network, 0, "network") || check_sample(sample) < 0)
+    if (!is_of_type(network, state->network, 0, "network") || check_sample(sample) < 0
+        || !is_of_type(ring, state->ring, 1, "ring"))
         return NULL;
     Repeats *self = (Repeats *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -645,6 +670,7 @@ Repeats_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->channel = channel, self->channels = channels, self->calls_in_flight = calls_in_flight;
     self->network = (Network *)Py_NewRef(network);
     self->in_place = Py_NewRef(in_place);
+    self->ring = ring == Py_None ? NULL : (Ring *)Py_NewRef(ring);
     self->array_type = Py_NewRef((PyObject *)Py_TYPE(sample));
     self->nothing = PyBytes_FromStringAndSize("", 0);
     self->past = PyDict_New();
@@ -682,6 +708,7 @@ Repeats_dealloc(Repeats *self)
     Py_XDECREF(self->release);
     Py_XDECREF(self->network);
     Py_XDECREF(self->group);
+    Py_XDECREF(self->ring);
     type->tp_free(self);
     Py_DECREF(type);
 }
