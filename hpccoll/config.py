@@ -16,6 +16,8 @@ from hpccoll.plans.steps import WIRE_DTYPES
 
 PREFIX = "HPCCOLL_"
 CHECKS = ("on", "off")
+RECORDER = ("on", "off")
+SIGNALS = ("", "SIGUSR1", "SIGUSR2", "SIGHUP")
 DEVICE_PATHS = ("auto", "nccl", "host")
 INTERNODE = ("nccl", "mpi")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
@@ -91,6 +93,23 @@ class Config:
     native: bool = True
     """Use the C extension where it is built; 0 takes the fallback."""
 
+    recorder: str = "on"
+    """With "on", each rank's last calls are recorded in a file that `hpccoll trace` reads."""
+
+    trace_dir: str = ""
+    """Directory of these files, made where it is not there.  Unset: hpccoll-trace-<user id> in the system's
+    directory of temporary files."""
+
+    trace_bytes: int = 128 * 1024
+    """Size of such a file, in bytes (16384 to 1 GiB): 5/8 of it for calls, of 160 bytes each."""
+
+    trace_keep: bool = False
+    """The files stay when all has gone well, too."""
+
+    trace_signal: str = ""
+    """A signal (SIGUSR1, SIGUSR2, SIGHUP) on which a rank copies its files to on-signal/ beside them.
+    Unset: none."""
+
     def __post_init__(self) -> None:
         for name, low, high in (
             ("timeout_s", 1e-3, 1e9),
@@ -100,6 +119,7 @@ class Config:
             ("chunk_bytes", 64, 2**40),
             ("staging_bytes", 4096, 2**30),
             ("single_copy_bytes", 0, 2**60),
+            ("trace_bytes", 16384, 2**30),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -110,6 +130,8 @@ class Config:
             ("internode", INTERNODE),
             ("device_messages", DEVICE_MESSAGES),
             ("wire_dtype", WIRE),
+            ("recorder", RECORDER),
+            ("trace_signal", SIGNALS),
         ):
             if getattr(self, name) not in known:
                 words = ", ".join(one or "empty" for one in known)
