@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import index
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -209,6 +210,18 @@ class Base(_Intracomm):
         array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, device=device)
         _fill(array, np.asarray(fill_value, array.dtype))
         return array
+
+    # --- what its calls did ---------------------------------------------------------------------
+
+    def dump_trace(self, directory: str | os.PathLike[str]) -> Path:
+        """Copy this rank's record of its last calls into a directory, for `hpccoll trace`.  Local.
+
+        The directory is made if it is not there, an earlier copy replaced.  Returns the path of the copy.
+        Raises: UsageError before the first use, ResourceError where nothing is recorded or the copy fails.
+        """
+        if self._context is None:
+            raise UsageError("no call has been made on this communicator: there is nothing to copy")
+        return self._context.recorder.dump(directory)
 
     # --- life -----------------------------------------------------------------------------------
 

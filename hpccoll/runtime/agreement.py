@@ -16,6 +16,7 @@ node's, and then the nodes' in node order.  Bytes between nodes: N - 1 node payl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,10 @@ def arrival_number(sequence: int, again: bool = False) -> int:
 
 
 class Agreement:
-    """One rank's side of the agreement of a communicator."""
+    """One rank's side of the agreement of a communicator.
+
+    `called` is told what this rank calls, for the record.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Agreement:
         control: Control,
         channel: int,
         spin_s: float,
+        called: Callable[[int, bytes], None],
     ) -> None:
         self._layout = layout
         self._rank = rank
@@ -77,6 +82,7 @@ class Agreement:
         self._spin_s = spin_s
         self._channel = channel
         self._control = control
+        self._called = called
         self._leaders = layout.groups("LEADERS")[0]
         self.awaited: int | None = None  # the leader whose word this one waits for
 
@@ -96,6 +102,7 @@ class Agreement:
         Raises: MismatchError, UsageError on every rank when the calls differ or one was refused.
         """
         control = self._control
+        self._called(sequence, fingerprint)
         sequence = arrival_number(sequence, again)
         if arrived:
             control.has_arrived(sequence)

@@ -34,6 +34,8 @@ from hpccoll.errors import (
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import open_shared
+from hpccoll.observe.place import Where, place_of
+from hpccoll.observe.start import open_recorder
 from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.plans.text import operation_text
 from hpccoll.runtime.agreement import Agreement, arrival_number
@@ -94,6 +96,9 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
+            self.recorder = open_recorder(
+                self.private, config, self.layout.node(self.rank), comm.Get_name(), deadline
+            )
             ranks, cores = self._ranks_and_cores()
             self._spin_us = spin_time_us(ranks, cores)
             self.planner = Planner(self.layout, self.rank, config)
@@ -165,8 +170,10 @@ class Context:
             yield from self.steps(call, sequence, arrived=True)
             return
         planned = self.planner.plan(call)
+        self.recorder.moves(sequence, planned, travelling(call).itemsize)
         if planned.schedule is not None:
-            yield from self._movement.go_on(call, planned.schedule, begun, self._control.note_step)
+            note = self._control.note_step
+            yield from self._movement.go_on(call, planned.schedule, begun, sequence, note)
         self.tally[call.collective, planned.plan.name] += 1
 
     def run_on_device(self, call: Call, given: tuple[Any, ...] | None, stream: int | None) -> None:
@@ -262,6 +269,9 @@ class Context:
         planned, payload = yield from self.in_turn(sequence, stages)
         # No wait between the turn and the first step: groups are entered in the order of calls.
         plan = planned.plan
+        if self.config.checks == "off":  # nobody has asked what this rank calls
+            self.recorder.called(sequence, fingerprint_of(call, sequence, planned.code))
+        self.recorder.moves(sequence, planned, give.itemsize)
         if payload is not None:
             finish_payload(call, plan, payload, self.rank)
         else:
@@ -326,9 +336,12 @@ class Context:
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
 
         def ended(error: BaseException | None) -> None:
-            if error is not None:
+            if error is None:
+                self.recorder.end(sequence)
+            else:
                 self.failed(error, collective, sequence, stages)
 
+        self.recorder.enter(collective, sequence)
         return Running(
             stages,
             aborted=lambda: self._look_for_abort(collective, sequence),
@@ -372,10 +385,11 @@ class Context:
     ) -> T:
         """Do the stages of a call.  Raises what they raise, and CollectiveTimeoutError."""
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
+        self.recorder.enter(collective, sequence)
         try:
             # Closed at once: an error would keep it, and with it the worker from its work.
             with closing(PROGRESS.guarded(stages)) as guarded:
-                return drive(
+                result = drive(
                     guarded,
                     time.monotonic() + timeout_s,
                     lambda: self._look_for_abort(collective, sequence),
@@ -386,6 +400,8 @@ class Context:
         except BaseException as error:
             self.failed(error, collective, sequence, stages)
             raise
+        self.recorder.end(sequence)
+        return result
 
     def _let_mpi_move(self) -> None:
         self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL)
@@ -398,6 +414,7 @@ class Context:
         self, error: BaseException, collective: str, sequence: int, stages: Generator[Any, None, Any] | None
     ) -> None:
         """Note an error; after one in the middle of a call no later call can be right."""
+        self.recorder.end(sequence, error, self._where)
         if self.broken is not None:
             return  # this call falls with the one that broke the communicator
         if isinstance(error, HpccollError):
@@ -412,11 +429,13 @@ class Context:
                 rank=self.rank,
             )
         self.broken = error
+        self.recorder.broken(f"{type(error).__name__}: {error}")
         self._control.abort(str(error))
         self.on_devices.abort()
         _given_up.append((self, stages))
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
+        self.recorder.look(sequence, self._where)
         found = self._control.aborted()
         if found is not None and found[0] != self.rank:
             raise AbortedError(
@@ -426,6 +445,18 @@ class Context:
                 rank=self.rank,
                 suspects=found[:1],
             )
+
+    def _where(self, sequence: int, planned: Planned | None) -> Where:
+        """Where a call of this rank is, for the recorder."""
+        if planned is not None:
+            return place_of(self._movement.under_way(sequence), planned)
+        if self._agreement.awaited is not None:
+            return Where(peer=self._agreement.awaited, family="LEADERS")
+        missing = self._control.missing(arrival_number(sequence))
+        if self.rank in missing:
+            return Where()  # it waits for an earlier call
+        leader = self._control.members[0]
+        return Where(peer=missing[0] if missing else leader if leader != self.rank else -1, family="NODE")
 
     def _late(self, collective: str, sequence: int, timeout_s: float) -> CollectiveTimeoutError:
         missing = self._control.missing(arrival_number(sequence))
@@ -473,6 +504,7 @@ class Context:
             self._control,
             AGREEMENT_CHANNEL,
             self._spin_us * 1e-6,
+            self.recorder.called,
         )
         self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
 
@@ -490,6 +522,7 @@ class Context:
                 network,
                 self._spin_us * 1e-6,
                 self.config.checks == "on",
+                self.recorder,
             )
             self.again = self._repeats.again
 
@@ -511,6 +544,7 @@ class Context:
             if self.broken is None:
                 self.on_devices.close()
                 self.private.Free()
+                self.recorder.remove()
         finally:
             self.release()
 
@@ -522,5 +556,6 @@ class Context:
         if self._repeats is not None:
             self._repeats.forget()
         self._movement.release()
+        self.recorder.close()
         if self._control_segment is not None:
             self._control_segment.close()

@@ -75,7 +75,7 @@ class Movement:
         self._has_core = has_core
         self.areas = Areas(layout.local_rank(self._rank))
         self._scratch: OrderedDict[int, Array] = OrderedDict()
-        self._running: list[Execution | NativeExecution] = []
+        self._running: dict[int, Execution | NativeExecution] = {}  # by sequence number
 
     # --- a call ---------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Movement:
         )  # fmt: skip
         memory = (own, out.reshape(-1), out.reshape(-1)[:0])
         execution = self._execution(Schedule(Program(self._rank, (call,), 0)), memory, None, FIRST_CHANNEL)
-        yield from self._walk(execution, _ignored)
+        yield from self._walk(execution, -1, _ignored)
         return dict(zip(members, out, strict=True))
 
     def move(
@@ -118,15 +118,20 @@ class Movement:
         borrowed = self._borrow(wire_end)
         memory = (give, take, borrowed[:nbytes].view(give.dtype), borrowed[end:wire_end].view(ON_WIRE))
         execution = self._execution(schedule, memory, call.arithmetic, base, planned.plan.wire)
-        yield from self._walk(execution, note_step)
+        yield from self._walk(execution, sequence, note_step)
         self._give_back(borrowed)
         self._finish(call, take)
 
     def go_on(
-        self, call: Call, schedule: Schedule, begun: _core.Execution, note_step: Callable[[int], None]
+        self,
+        call: Call,
+        schedule: Schedule,
+        begun: _core.Execution,
+        sequence: int,
+        note_step: Callable[[int], None],
     ) -> Waits:
         """The rest of a program that was begun in C on the caller's arrays."""
-        yield from self._walk(NativeExecution.begun(schedule, begun), note_step)
+        yield from self._walk(NativeExecution.begun(schedule, begun), sequence, note_step)
         if call.take is not None:
             self._finish(call, call.take.flat)
 
@@ -141,7 +146,12 @@ class Movement:
 
     def waiting_for(self) -> list[Operation]:
         """The operations under way, for reports."""
-        return [one for run in self._running for one in run.waiting_for()]
+        return [one for run in self._running.values() for one in run.waiting_for()]
+
+    def under_way(self, sequence: int) -> list[Operation]:
+        """The operations under way of one call."""
+        execution = self._running.get(sequence)
+        return [] if execution is None else execution.waiting_for()
 
     def _execution(
         self,
@@ -183,8 +193,10 @@ class Movement:
 
         return group
 
-    def _walk(self, execution: Execution | NativeExecution, note_step: Callable[[int], None]) -> Waits:
-        self._running.append(execution)
+    def _walk(
+        self, execution: Execution | NativeExecution, sequence: int, note_step: Callable[[int], None]
+    ) -> Waits:
+        self._running[sequence] = execution
         left = execution.left
         idle = 0
         while not execution.advance():
@@ -197,7 +209,7 @@ class Movement:
                 yield partial(execution.run, spin_s=self._spin_s)
             else:
                 yield None
-        self._running.remove(execution)
+        del self._running[sequence]
 
     # --- memory ---------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.calls import Call
+from hpccoll.observe.recorder import Silent
 from hpccoll.ops.table import Arithmetic
 from hpccoll.runtime import engine
 from hpccoll.runtime.control import Control
@@ -54,6 +55,7 @@ class Repeats:
         network: _core.Network,
         spin_s: float,
         checks: bool,
+        recorder: Silent,
     ) -> None:
         self._native: _core.Repeats = engine.core().Repeats(
             **control.geometry(),
@@ -68,9 +70,11 @@ class Repeats:
             calls_in_flight=CALLS_IN_FLIGHT,
             in_place=MPI.IN_PLACE,
             sample=np.zeros((2, 3)),
+            ring=recorder.ring,
         )
         self._rank, self._size = control.me, len(control.members)
         self._checks = checks
+        self._text = recorder.text
         self.again: Callable[[str, Given], Any] = self._native.again
         _open.add(self)
 
@@ -116,6 +120,7 @@ class Repeats:
             kernel=kernel,
             finish=self._finish(call) if writes >= 0 else None,
             program=program,
+            plan=self._text(plan.name),
             payload=give.nbytes if part is not None else 0,
             **_in_bytes(part, give.itemsize),
         )
