@@ -27,7 +27,7 @@ LONG = 70_000  # elements that go through the staging segment
 
 
 def mapped() -> int:
-    """Segments of ours in the memory of this process."""
+    """Files of ours in the memory of this process."""
     return Path("/proc/self/maps").read_text().count("/hpccoll-")
 
 
@@ -88,7 +88,7 @@ def test_a_communicator_in_a_cycle_is_collected(world: MPI.Intracomm, layout: st
     before = mapped()
     comm = hpccoll.Communicator(world, layout=layout)
     perform(comm, Job("allreduce", LONG))
-    assert (mapped() > before) == (comm.local_size > 1)
+    assert (mapped() > before + 1) == (comm.local_size > 1)  # one is the record of its calls
     cycle: list[object] = [comm, comm._context]
     cycle.append(cycle)
     if close:
