@@ -116,7 +116,7 @@ Flags_load(Flags *self, PyObject *const *args, Py_ssize_t nargs)
     word_t *word;
     if (takes("load", 1, nargs) < 0 || (word = word_at(self, args[0])) == NULL)
         return NULL;
-    return PyLong_FromUnsignedLongLong(atomic_load_explicit(word, memory_order_acquire));
+    return PyLong_FromUnsignedLongLong(load_word(word));
 }
 
 static PyObject *
@@ -127,7 +127,7 @@ Flags_store(Flags *self, PyObject *const *args, Py_ssize_t nargs)
     if (takes("store", 2, nargs) < 0 || (word = word_at(self, args[0])) == NULL
         || as_value(args[1], &value) < 0)
         return NULL;
-    atomic_store_explicit(word, value, memory_order_release);
+    store_word(word, value);
     Py_RETURN_NONE;
 }
 

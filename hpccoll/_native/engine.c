@@ -50,7 +50,7 @@ progress(Execution *const *all, Py_ssize_t count)
 {
     Network *network = NULL;
     for (Py_ssize_t i = 0; i < count; ++i) {
-        if (all[i]->posted > 0)
+        if (atomic_load_explicit(&all[i]->posted, memory_order_relaxed) > 0)
             return;
         if (all[i]->network != NULL)
             network = all[i]->network;

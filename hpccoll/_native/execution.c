@@ -8,9 +8,19 @@
 
 #include <limits.h>
 
-/* So much work, in bytes moved, is done by `advance` while it holds the GIL. */
+/* One pass.  Only who holds the lock changes the counts, and reads there what the one before has written. */
 
-/* One pass */
+static int32_t
+held(const _Atomic int32_t *count)
+{
+    return atomic_load_explicit(count, memory_order_relaxed);
+}
+
+static void
+set_held(_Atomic int32_t *count, int32_t value)
+{
+    atomic_store_explicit(count, value, memory_order_relaxed);
+}
 
 static void
 release(Execution *self, int64_t index)
@@ -25,7 +35,7 @@ end(Execution *self, int32_t index)
     const Program *program = self->program;
     for (int64_t i = program->following_starts[index]; i < program->following_starts[index + 1]; ++i)
         release(self, program->following[i]);
-    atomic_store_explicit(&self->left, self->left - 1, memory_order_release);
+    atomic_store_explicit(&self->left, held(&self->left) - 1, memory_order_release);
 }
 
 static int64_t
@@ -105,7 +115,7 @@ post(Execution *self, int32_t index)
     self->mpi_error = code;
     if (code != 0)
         return -1;
-    self->posted += 1;
+    set_held(&self->posted, held(&self->posted) + 1);
     return 0;
 }
 
@@ -120,7 +130,7 @@ test(Execution *self, int32_t index, int *moved)
     if (self->mpi_error != 0)
         return -1;
     if (done)
-        self->posted -= 1;
+        set_held(&self->posted, held(&self->posted) - 1);
     return done != 0;
 }
 
@@ -147,9 +157,9 @@ begin(Execution *self, int32_t index, int *moved)
 static int
 test_active(Execution *self, int *moved)
 {
-    int32_t count = self->active_count, kept = 0;
+    int32_t count = held(&self->active_count), kept = 0;
     for (int32_t i = 0; i < count; ++i) {
-        int32_t index = self->active[i];
+        int32_t index = held(self->active + i);
         int outcome = test(self, index, moved);
         if (outcome < 0)
             return -1;
@@ -158,9 +168,9 @@ test_active(Execution *self, int *moved)
             *moved = 1;
         }
         else
-            atomic_store_explicit(self->active + kept++, index, memory_order_relaxed);
+            set_held(self->active + kept++, index);
     }
-    atomic_store_explicit(&self->active_count, kept, memory_order_relaxed);
+    set_held(&self->active_count, kept);
     return 0;
 }
 
@@ -179,8 +189,9 @@ start_ready(Execution *self, int *moved)
         if (outcome > 0)
             end(self, index);
         else {
-            atomic_store_explicit(self->active + self->active_count, index, memory_order_relaxed);
-            self->active_count += 1;
+            int32_t count = held(&self->active_count);
+            set_held(self->active + count, index);
+            set_held(&self->active_count, count + 1);
         }
     }
     return 0;
@@ -403,7 +414,7 @@ prepare(Execution *self)
     }
     for (int32_t i = 0; i < calls; ++i)
         group_call_reserve(self->calls + i);
-    self->left = (int32_t)self->program->length;
+    set_held(&self->left, (int32_t)self->program->length);
     self->moved_at = now_s();
     return 0;
 }
@@ -505,7 +516,7 @@ Execution_dealloc(Execution *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     /* MPI still reads and writes the memory of messages that were given up: then it is never freed. */
-    if (self->posted == 0)
+    if (held(&self->posted) == 0)
         let_memory_go(self);
     if (self->has_lock)
         pthread_mutex_destroy(&self->lock);

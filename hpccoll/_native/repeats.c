@@ -222,7 +222,7 @@ is_idle(const Repeats *self)
 {
     return *number(self, NEXT) == *number(self, AGREED) && !*number(self, PAUSED)
            && !*(const int64_t *)self->pending.buf
-           && atomic_load_explicit(self->words, memory_order_acquire) == 0;
+           && load_word(self->words) == 0;
 }
 
 /* Agreement */
@@ -244,8 +244,7 @@ arrive(Repeats *self, const Known *known, int64_t sequence, const char *payload)
            FINGERPRINT_BYTES - sizeof sequence);
     if (known->payload > 0)
         memcpy(slot + self->head_bytes, payload, (size_t)known->payload);
-    atomic_store_explicit(self->arrived + self->me * self->stride,
-                          ARRIVALS_PER_CALL * (uint64_t)sequence + 1, memory_order_release);
+    store_word(self->arrived + self->me * self->stride, ARRIVALS_PER_CALL * (uint64_t)sequence + 1);
     return half;
 }
 

@@ -26,7 +26,7 @@ counter(const Group *self, int which, int64_t member)
 void
 group_mark(Group *self, int which, uint64_t block)
 {
-    atomic_store_explicit(counter(self, which, self->me), block + 1, memory_order_release);
+    store_word(counter(self, which, self->me), block + 1);
 }
 
 int
@@ -38,7 +38,7 @@ group_all_reached(const Group *self, int which, uint64_t value)
 int
 group_one_reached(const Group *self, int which, int64_t member, uint64_t value)
 {
-    return atomic_load_explicit(counter(self, which, member), memory_order_acquire) >= value;
+    return load_word(counter(self, which, member)) >= value;
 }
 
 int

@@ -35,13 +35,26 @@ now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* What was written before a word was stored is there for whoever loads it afterwards, on weakly ordered machines too. */
+static inline void
+store_word(word_t *at, uint64_t value)
+{
+    atomic_store_explicit(at, value, memory_order_release);
+}
+
+static inline uint64_t
+load_word(const word_t *at)
+{
+    return atomic_load_explicit(at, memory_order_acquire);
+}
+
 /* The first of `count` words, `stride` apart, from number `from` on, that is below the value; -1 when
  * none is. */
 static inline ptrdiff_t
 first_word_below(word_t *at, ptrdiff_t count, ptrdiff_t stride, uint64_t value, ptrdiff_t from)
 {
     for (ptrdiff_t i = from; i < count; ++i)
-        if (atomic_load_explicit(at + i * stride, memory_order_acquire) < value)
+        if (load_word(at + i * stride) < value)
             return i;
     return -1;
 }
