@@ -596,6 +596,34 @@ longest(const int64_t *counts, int64_t count)
     return found;
 }
 
+/* Elements that this member gives by the counts: its sources have to have them. */
+static int64_t
+given_by_counts(const GroupCall *self)
+{
+    int64_t members = self->group->members, me = self->group->me, total = 0;
+    if (self->code == ALLGATHER || self->code == GATHER)
+        return self->counts[me];
+    if (self->code == SCATTER && me != self->root)
+        return 0;
+    for (int64_t member = 0; member < members; ++member)
+        total += self->counts[(self->code == ALLTOALL ? me * members : 0) + member];
+    return total;
+}
+
+static int
+check_counts(const GroupCall *self, int64_t counts)
+{
+    int64_t left = INT64_MAX / 2 / self->itemsize; /* so that sums of them are numbers of bytes */
+    for (int64_t i = 0; i < counts; ++i) {
+        if (self->counts[i] < 0 || self->counts[i] > left)
+            return refused("a group call has counts below 0, or too large");
+        left -= self->counts[i];
+    }
+    if (counts > 0 && given_by_counts(self) > self->source.length)
+        return refused("a group call gives more elements by its counts than its sources have");
+    return 0;
+}
+
 /* Elements of one part: a slot, all slots, or one slot's share for a member. */
 static int64_t
 room_of(Code code, const Group *group, int64_t itemsize)
@@ -646,9 +674,8 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
     };
     self->target.is_long = (self->source.length + self->target.length) * itemsize
                            >= group->cache_bytes / group->members;
-    for (int64_t i = 0; i < counts; ++i)
-        if (self->counts[i] < 0)
-            return refused("a group call has a negative count");
+    if (check_counts(self, counts) < 0)
+        return -1;
     if (self->room < 1)
         return refused("a slot of the staging segment has not room for one element of each member");
     if (code == EXSCAN && group->me == 0 && self->target.length > 0)

@@ -453,7 +453,6 @@ has_bytes(PyObject *array, int64_t *nbytes)
 static int
 check_known(const Repeats *self, const Known *known, const Sight *sights)
 {
-    int64_t pieces = known->kernel == NULL ? known->last - known->first : 1;
     for (int i = 0; i < 2; ++i) {
         int which = i == 0 ? known->reads : known->writes;
         if (which < -1 || which >= ARGUMENTS || (which >= 0 && sights[which].data == NULL))
@@ -474,7 +473,7 @@ check_known(const Repeats *self, const Known *known, const Sight *sights)
         && (known->first < 0 || known->last <= known->first || known->last > self->members
             || known->piece < 0 || known->offset < 0
             || known->piece > self->slot_bytes - self->head_bytes - known->offset
-            || pieces * known->piece > known->nbytes[known->writes]))
+            || (known->kernel == NULL ? known->last - known->first : 1) * known->piece > known->nbytes[known->writes]))
         return refused("the results do not fit");
     return 0;
 }
@@ -630,7 +629,8 @@ check_control(const Repeats *self, long long arrived, long long slots)
         || slots > self->control.len - 2 * self->members * self->slot_bytes)
         return refused("the control segment has not two slots for each member");
     if (arrived < 0 || self->stride < 1 || (uintptr_t)self->control.buf % sizeof(word_t) != 0
-        || arrived + (self->members - 1) * self->stride >= slots / (long long)sizeof(word_t))
+        || arrived >= slots / (long long)sizeof(word_t)
+        || self->members - 1 > (slots / (long long)sizeof(word_t) - 1 - arrived) / self->stride)
         return refused("the control segment has not a word for each member");
     if (self->numbers.len < NUMBERS * (Py_ssize_t)sizeof(int64_t)
         || self->pending.len < (Py_ssize_t)sizeof(int64_t))

@@ -105,8 +105,9 @@ group_offered(Group *self, int64_t member, Offer offer, int64_t start, int64_t n
 {
     char *found = NULL;
     pthread_mutex_lock(&self->lock);
-    Py_ssize_t index = area_index(self, offer.area - 1);
-    if (index < self->area_count && self->areas[index].number == offer.area - 1) {
+    int64_t number = offer.area > 0 ? offer.area - 1 : -1; /* what others have written may be anything */
+    Py_ssize_t index = area_index(self, number);
+    if (index < self->area_count && self->areas[index].number == number) {
         const Py_buffer *part = self->areas[index].parts + member;
         if (offer.offset >= 0 && offer.offset <= part->len && start <= part->len - offer.offset
             && nbytes <= part->len - offer.offset - start)
@@ -145,10 +146,17 @@ read_process(pid_t process, int64_t address, int64_t nbytes, char *out)
     return 0;
 }
 
+/* Past the end of all addresses it is one that is not there. */
+static int64_t
+address_at(Offer offer, int64_t start)
+{
+    return (int64_t)((uint64_t)offer.offset + (uint64_t)start);
+}
+
 int
 group_push(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, const char *from)
 {
-    int64_t address = offer.offset + start;
+    int64_t address = address_at(offer, start);
     while (nbytes > 0 && self->processes != NULL) {
         struct iovec here = {(void *)from, (size_t)nbytes}, there = {(void *)(uintptr_t)address, (size_t)nbytes};
         ssize_t put = process_vm_writev(self->processes[member], &here, 1, &there, 1, 0);
@@ -163,7 +171,7 @@ int
 group_fetch(const Group *self, int64_t member, Offer offer, int64_t start, int64_t nbytes, char *out)
 {
     return self->processes == NULL ? -1
-                                   : read_process(self->processes[member], offer.offset + start, nbytes, out);
+                                   : read_process(self->processes[member], address_at(offer, start), nbytes, out);
 }
 
 int
@@ -278,14 +286,15 @@ Group_add_area(Group *self, PyObject *args)
     PyObject *sequence;
     if (!PyArg_ParseTuple(args, "LO:add_area", &number, &sequence))
         return NULL;
+    Py_buffer *parts = taken_parts(sequence, self->members); /* meanwhile another thread may add or drop an area */
+    if (parts == NULL)
+        return NULL;
     Py_ssize_t index = area_index(self, number), count = self->area_count;
     if (number < 0 || number == INT64_MAX || (index < count && self->areas[index].number == number)) {
+        free_parts(parts, self->members);
         refused("the number of an area is taken, or below 0");
         return NULL;
     }
-    Py_buffer *parts = taken_parts(sequence, self->members);
-    if (parts == NULL)
-        return NULL;
     pthread_mutex_lock(&self->lock);
     Area *areas = PyMem_RawRealloc(self->areas, ((size_t)count + 1) * sizeof *areas);
     if (areas != NULL) {
