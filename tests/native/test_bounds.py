@@ -23,7 +23,9 @@ COUNTED = [Kind.REDUCE_SCATTER, Kind.ALLGATHER, Kind.GATHER, Kind.SCATTER, Kind.
 
 
 def group(me: int, members: int) -> engine.NodeGroup:
-    return engine.NodeGroup(me, members, np.zeros(320 * members, np.uint8), np.zeros((2, members, 64), np.uint8))
+    return engine.NodeGroup(
+        me, members, np.zeros(320 * members, np.uint8), np.zeros((2, members, 64), np.uint8)
+    )
 
 
 @pytest.mark.parametrize("kind", COUNTED, ids=lambda kind: kind.value)

@@ -1,4 +1,4 @@
-"""Kernels on random lengths at random places in memory, in place and not: against the operators' table, bit by bit."""
+"""Kernels on random lengths at random places, in place and not: the bits of the operators' table."""
 
 from __future__ import annotations
 

@@ -11,7 +11,25 @@ __all__ = ["EDGES", "TIMES", "rounds"]
 TIMES = int(os.environ.get("HPCCOLL_FUZZ", "1"))
 """So many times the cases of an ordinary run."""
 
-EDGES = (-(2**63), -(2**62), -(2**31), -2, -1, 0, 1, 2, 3, 7, 8, 64, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
+EDGES = (
+    -(2**63),
+    -(2**62),
+    -(2**31),
+    -2,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    64,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**62,
+    2**63 - 1,
+)
 """Integers at which 32- and 64-bit arithmetic goes wrong."""
 
 
