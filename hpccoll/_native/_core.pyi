@@ -136,6 +136,12 @@ class Repeats:
         calls_in_flight: int,
         in_place: object,
         sample: np.ndarray[Any, Any],
+        nodes: tuple[tuple[int, ...], ...],
+        node: int,
+        verdict: int,
+        results: int,
+        result_bytes: int,
+        agreement_channel: int,
         ring: Ring | None = None,
     ) -> None: ...
     def keep(
@@ -156,9 +162,12 @@ class Repeats:
         first: int,
         last: int,
         program: Program | None,
+        travel: int,
+        each: int,
+        wire: str,
         plan: int = 0,
     ) -> bool: ...
-    def again(self, collective: str, given: tuple[Any, ...], /) -> bool | Execution | None: ...
+    def again(self, collective: str, given: tuple[Any, ...], /) -> bool | Execution | Spread | None: ...
     def use_group(self, group: Group, /) -> None: ...
     def forget(self) -> None: ...
     def calls(self) -> list[tuple[tuple[str, str], int]]: ...

@@ -94,10 +94,12 @@ class Agreement:
         payload: Payload | None,
         again: bool = False,
         arrived: bool = False,
+        spread: _core.Spread | None = None,
     ) -> Waits:
         """Arrive, and return once all ranks arrived with the same fingerprint; `payload.out` is filled.
 
-        A call may agree twice, the second time `again`.  `arrived`: this rank has arrived before.
+        A call may agree twice, the second time `again`.  `arrived`: this rank has arrived before;
+        `spread`: it leads its node and has begun to tell the other leaders.
 
         Raises: MismatchError, UsageError on every rank when the calls differ or one was refused.
         """
@@ -118,7 +120,7 @@ class Agreement:
             return
         if control.me == 0:
             yield from control.all_arrived(sequence)
-            yield from self._lead(sequence, fingerprint, payload)
+            yield from self._lead(sequence, fingerprint, payload, spread)
         else:
             yield from control.verdict(sequence)
         problem = control.problem(sequence)
@@ -127,11 +129,17 @@ class Agreement:
         if payload is not None and payload.out is not None:
             payload.out[...] = control.result(sequence, payload.out.size, payload.dtype)
 
-    def _lead(self, sequence: int, fingerprint: bytes, payload: Payload | None) -> Waits:
+    def _lead(
+        self, sequence: int, fingerprint: bytes, payload: Payload | None, spread: _core.Spread | None
+    ) -> Waits:
         """Exchange with the other leaders and publish the verdict and the result in this node."""
-        calls = self._control.deviating(sequence, fingerprint)
-        entries = {self._node: NodeEntry(fingerprint, calls, self._node_payload(sequence, payload))}
-        yield from self._spread(entries)
+        if spread is None:
+            calls = self._control.deviating(sequence, fingerprint)
+            entries = {self._node: NodeEntry(fingerprint, calls, self._node_payload(sequence, payload))}
+            yield from self._spread(entries)
+        else:
+            yield from self._spreading(spread)
+            entries = unpack_entries(spread.data)
         differing = merge(entries, self._layout.nodes)
         if payload is not None and not differing:
             self._assemble(sequence, entries, payload)

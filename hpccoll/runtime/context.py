@@ -42,6 +42,7 @@ from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.device_calls import DeviceCalls
+from hpccoll.runtime.engine import halves
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
@@ -145,7 +146,9 @@ class Context:
                 fingerprint = fingerprint_of(call, 0, planned.code)
                 self._repeats.note(given, call, planned, fingerprint, self._movement.native[1])
 
-    def go_on(self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | None) -> None:
+    def go_on(
+        self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None
+    ) -> None:
         """The rest of a call that `again` has begun.  Raises as `run`.
 
         `prepare` makes the call of the same arguments once more.
@@ -161,19 +164,22 @@ class Context:
         self.failed(error, collective, self._counts.last, None)
         self.in_use.release()
 
-    def _rest(self, prepare: Callable[[], Call], begun: _core.Execution | None, sequence: int) -> Waits:
+    def _rest(
+        self, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None, sequence: int
+    ) -> Waits:
         try:
             call = prepare()
         except UsageError as error:
             raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
-        if begun is None:
-            yield from self.steps(call, sequence, arrived=True)
+        execution, spread = halves(begun)
+        if execution is None:
+            yield from self.steps(call, sequence, arrived=True, spread=spread)
             return
         planned = self.planner.plan(call)
         self.recorder.moves(sequence, planned, travelling(call).itemsize)
         if planned.schedule is not None:
             note = self._control.note_step
-            yield from self._movement.go_on(call, planned.schedule, begun, sequence, note)
+            yield from self._movement.go_on(call, planned.schedule, execution, sequence, note)
         self.tally[call.collective, planned.plan.name] += 1
 
     def run_on_device(self, call: Call, given: tuple[Any, ...] | None, stream: int | None) -> None:
@@ -257,15 +263,15 @@ class Context:
         return self.in_turn(sequence, self._agreement.check(sequence, call.pack(), str(error), None))
 
     def steps(
-        self, call: Call, sequence: int, *, arrived: bool = False
+        self, call: Call, sequence: int, *, arrived: bool = False, spread: _core.Spread | None = None
     ) -> Generator[Hint | None, None, Planned]:
         """All of a call, as a generator that yields where it would wait.
 
-        `arrived`: this rank has said what it calls already.
+        `arrived`: this rank has said what it calls already; `spread`: so has its node, to the other leaders.
         Raises: UsageError, MismatchError before anything has moved.
         """
         give = travelling(call)
-        stages = self.opening.agree(call, sequence, give, arrived)
+        stages = self.opening.agree(call, sequence, give, arrived, spread)
         planned, payload = yield from self.in_turn(sequence, stages)
         # No wait between the turn and the first step: groups are entered in the order of calls.
         plan = planned.plan
@@ -513,13 +519,16 @@ class Context:
         self._repeats: Repeats | None = None
         self.again: Callable[[str, Given], Any] = never
         network, _ = self._movement.native
-        if network is not None and possible(self.layout.nodes):
+        if network is not None and possible():
             self._repeats = Repeats(
                 self._control,
+                self.layout,
+                self.rank,
                 self._counts,
                 PROGRESS.number,
                 self.in_use,
                 network,
+                AGREEMENT_CHANNEL,
                 self._spin_us * 1e-6,
                 self.config.checks == "on",
                 self.recorder,

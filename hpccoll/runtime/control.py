@@ -217,6 +217,9 @@ class Control:
             "slots": self._shape.slots,
             "slot_bytes": self._shape.slot_bytes,
             "head_bytes": HEAD_BYTES,
+            "verdict": self._shape.verdict_word,
+            "results": self._shape.results,
+            "result_bytes": self._shape.result_bytes,
         }
 
     # --- what each rank is doing, and abort -----------------------------------------------------

@@ -101,6 +101,15 @@ def run_all(
     return over
 
 
+def halves(
+    begun: _core.Execution | _core.Spread | None,
+) -> tuple[_core.Execution | None, _core.Spread | None]:
+    """What was begun in C: the run of a program, or what leaders tell one another."""
+    if begun is None or isinstance(begun, core().Execution):
+        return begun, None
+    return None, begun  # type: ignore[return-value]
+
+
 def kernel(
     combine: CombineArrays, dtype: np.dtype[Any], native: tuple[str, str] | None = None
 ) -> _core.Kernel:

@@ -34,10 +34,7 @@ def payload_of(call: Call, plan: Plan, give: Array) -> Payload | None:
     collective = plan.collective
     if collective.name == "barrier":
         return None
-    if collective.name in ("broadcast", "scatter"):
-        mode = "broadcast"
-    else:
-        mode = "gather" if one_by_one(collective, plan.layout, plan.order) else "reduce"
+    mode = mode_of(plan)
     elements = payload_elements(collective)
     out = None
     if call.take is not None:
@@ -48,6 +45,16 @@ def payload_of(call: Call, plan: Plan, give: Array) -> Payload | None:
         out = call.take.flat if same else np.empty(total, give.dtype)
     combine = call.arithmetic.combine if call.arithmetic is not None else None
     return Payload(mode, give, out, elements, give.dtype, call.root, combine)
+
+
+def mode_of(plan: Plan) -> str:
+    """How payloads travel: "reduce", "gather" or "broadcast"; "" for a barrier, which has none."""
+    collective = plan.collective
+    if collective.name == "barrier":
+        return ""
+    if collective.name in ("broadcast", "scatter"):
+        return "broadcast"
+    return "gather" if one_by_one(collective, plan.layout, plan.order) else "reduce"
 
 
 def finish_payload(call: Call, plan: Plan, payload: Payload, rank: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -36,6 +37,9 @@ from hpccoll.runtime.ragged import balance, differing, disagreeing, partly_known
 from hpccoll.runtime.wait import Hint, Waits
 from hpccoll.transports.base import Array
 
+if TYPE_CHECKING:
+    from hpccoll._native import _core
+
 
 class Opening:
     """Opens the calls of one communicator, one after the other."""
@@ -56,11 +60,16 @@ class Opening:
         self._movement = movement
 
     def agree(
-        self, call: Call, sequence: int, give: Array, arrived: bool = False
+        self,
+        call: Call,
+        sequence: int,
+        give: Array,
+        arrived: bool = False,
+        spread: _core.Spread | None = None,
     ) -> Generator[Hint | None, None, tuple[Planned, Payload | None]]:
         """The plan that all ranks take, and the payload if it has travelled along.
 
-        `arrived`: this rank has said what it calls already.
+        `arrived`, `spread`: as in `Agreement.check`.
         """
         if partly_known(call):
             planned = yield from self._agree_on_lengths(call, sequence)
@@ -75,7 +84,7 @@ class Opening:
                 fingerprint = fingerprint_of(call, sequence, planned.code, refusal=refusal)
                 try:
                     yield from self._agreement.check(
-                        sequence, fingerprint, str(refusal or ""), payload, again, arrived
+                        sequence, fingerprint, str(refusal or ""), payload, again, arrived, spread
                     )
                 except MismatchError as error:
                     yield from self._name_counts(call, error)

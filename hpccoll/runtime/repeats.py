@@ -1,8 +1,8 @@
 """Calls on host arrays that were made before, made again by the C extension (_native/repeats.c).
 
 What all calls of a kind have in common (fingerprint, plan, program, kernel) is noted after the first of
-them, where it is plain: NumPy arrays in C order of NumPy's own dtypes, on one node, combined by a loop of C
-in the caller's dtype.  From then on `again` makes such a call, or begins it, without Python.
+them, where it is plain: NumPy arrays in C order of NumPy's own dtypes, combined by a loop of C in the
+caller's dtype.  From then on `again` makes such a call, or begins it, without Python.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,18 +21,22 @@ from mpi4py import MPI
 from hpccoll.calls import Call
 from hpccoll.observe.recorder import Silent
 from hpccoll.ops.table import Arithmetic
+from hpccoll.plans.flat import payload_elements
+from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.runtime import engine
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.movement import CALLS_IN_FLIGHT, FIRST_CHANNEL, STEPS_PER_CALL, travelling
-from hpccoll.runtime.one_shot import Part, part_of
+from hpccoll.runtime.one_shot import Part, mode_of, part_of
 from hpccoll.runtime.planning import Planned
+from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
 
 PATIENCE_S = 2e-3  # what takes longer is left to Python, which has deadlines and words for errors
+TRAVEL = ("", "reduce", "gather", "broadcast")  # the order is that of _native/repeats.h
 Given = tuple[Any, Any, Any, int]  # buffers, operator and root, as the caller passed them
 
 _open: weakref.WeakSet[Repeats] = weakref.WeakSet()
@@ -43,16 +47,20 @@ class Repeats:
 
     `again(collective, given)` returns False where the call is not known, or cannot be made now: nothing is
     done.  True: it is complete.  Otherwise it is begun, and `lock` is held: None, where this rank has arrived
-    and others have not, or with another call; or the execution that moves its elements, as all have agreed.
+    and others have not, or with another call; a Spread, where its node has, and the leaders are telling one
+    another; or the execution that moves its elements, as all have agreed.
     """
 
     def __init__(
         self,
         control: Control,
+        layout: Layout,
+        rank: int,
         counts: Counts,
         pending: array[int],
         lock: threading.Lock,
         network: _core.Network,
+        channel: int,
         spin_s: float,
         checks: bool,
         recorder: Silent,
@@ -70,9 +78,13 @@ class Repeats:
             calls_in_flight=CALLS_IN_FLIGHT,
             in_place=MPI.IN_PLACE,
             sample=np.zeros((2, 3)),
+            nodes=layout.nodes,
+            node=layout.node(rank),
+            agreement_channel=channel,
             ring=recorder.ring,
         )
-        self._rank, self._size = control.me, len(control.members)
+        self._rank, self._size = rank, layout.size
+        self._one_node = layout.node_count == 1
         self._checks = checks
         self._text = recorder.text
         self.again: Callable[[str, Given], Any] = self._native.again
@@ -100,7 +112,10 @@ class Repeats:
             part = part_of(plan, call.root, self._rank)
             if part.first == part.last:
                 writes = -1
-        elif planned.schedule.program.scratch or not engine.usable(planned.schedule, one_node=True):
+        elif not engine.usable(planned.schedule, self._one_node) or (
+            # A plan of several nodes is proved in place where that is the collective's own way to be called.
+            reads >= 0 and reads == writes and not self._one_node and call.collective not in IN_PLACE
+        ):
             return
         else:
             program = engine.program_of(planned.schedule)
@@ -122,6 +137,9 @@ class Repeats:
             program=program,
             plan=self._text(plan.name),
             payload=give.nbytes if part is not None else 0,
+            travel=TRAVEL.index(mode_of(plan)) if part is not None else 0,
+            each=payload_elements(plan.collective) * give.itemsize if part is not None else 0,
+            wire=plan.wire,
             **_in_bytes(part, give.itemsize),
         )
 
@@ -194,12 +212,9 @@ def _in_bytes(part: Part | None, itemsize: int) -> dict[str, int]:
     }
 
 
-def possible(nodes: Sequence[Sequence[int]]) -> bool:
-    """Whether calls can be known on a layout: one node with its ranks in order.
-
-    And only where this machine writes numbers as fingerprints have them.
-    """
-    return len(nodes) == 1 and list(nodes[0]) == list(range(len(nodes[0]))) and sys.byteorder == "little"
+def possible() -> bool:
+    """Whether calls can be known: where this machine writes numbers as fingerprints have them."""
+    return sys.byteorder == "little"
 
 
 def _forget_all() -> None:

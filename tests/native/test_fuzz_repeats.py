@@ -98,7 +98,19 @@ def test_calls_in_random_order(members: int) -> None:
 def test_random_numbers_of_a_call() -> None:
     """They are refused, or the call stays inside its slot and its array."""
     refused = made = 0
-    names = ("reads", "writes", "itemsize", "payload", "piece", "offset", "first", "last", "agrees")
+    names = (
+        "reads",
+        "writes",
+        "itemsize",
+        "payload",
+        "piece",
+        "offset",
+        "first",
+        "last",
+        "agrees",
+        "travel",
+        "each",
+    )
     small = (-1, 0, 1, 2, 3, 8, 16, 31, 32, 33, ROOM - 32, ROOM, ROOM + 1)
     for number, chance in rounds(2500, "numbers"):
         control = np.full((SLOTS + 2 * (HEAD + ROOM) + 64) // 8, GUARD, np.int64)

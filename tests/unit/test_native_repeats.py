@@ -15,6 +15,7 @@ from hpccoll import _native
 from hpccoll.ops.table import arithmetic, operator_of
 from hpccoll.runtime import engine
 from hpccoll.runtime.counts import AGREED, NEXT, PAUSED
+from hpccoll.runtime.repeats import TRAVEL
 from tests.support.staging import together
 
 if not _native.available():
@@ -43,6 +44,8 @@ class Member:
             "lock": self.lock, "spin_s": 0.0, "patience_s": 10.0,
             "network": engine.open_network(MPI.COMM_SELF, 2), "channel": 64, "channels": 64,
             "calls_in_flight": 64, "in_place": MPI.IN_PLACE, "sample": np.zeros((2, 3)),
+            "nodes": (tuple(range(min(max(members, 1), 9))),), "node": 0, "verdict": 0, "results": 0,
+            "result_bytes": 0, "agreement_channel": 1,
         }  # fmt: skip
         self.repeats = Repeats(**arguments | changed)
 
@@ -55,12 +58,17 @@ class Member:
             "agrees": True, "reads": 0, "writes": 1, "itemsize": 8,
             "kernel": engine.kernel(how.combine, how.working, how.kernel), "finish": None, "payload": nbytes,
             "piece": nbytes, "offset": 0, "first": 0, "last": 1, "program": None,
+            "travel": TRAVEL.index("reduce"), "each": changed.get("payload", nbytes), "wire": "",
         }  # fmt: skip
         return self.repeats.keep(**arguments | changed)
 
 
 def segment(members: int) -> np.ndarray[Any, Any]:
     return np.zeros((SLOTS + 2 * members * (HEAD + ROOM)) // 8, np.int64)
+
+
+# The results lie where the slots do, which no call is made to see.
+TWO_NODES: dict[str, Any] = {"nodes": ((0,), (1,)), "results": SLOTS, "result_bytes": HEAD}
 
 
 def alone() -> Member:
@@ -296,6 +304,22 @@ def test_what_cannot_be_kept(changed: dict[str, Any], error: type[Exception]) ->
         ({"control": bytes(20_000)}, BufferError),
         ({"sample": np.zeros(6)}, ValueError),
         ({"sample": [[0, 0, 0], [0, 0, 0]]}, AttributeError),
+        ({"nodes": ()}, ValueError),
+        ({"nodes": [(0,)]}, ValueError),
+        ({"node": 1}, ValueError),
+        ({"node": -1}, ValueError),
+        (TWO_NODES | {"nodes": ((0,), ())}, ValueError),
+        (TWO_NODES | {"nodes": ((0,), [1])}, ValueError),
+        (TWO_NODES | {"nodes": ((0,), (2,))}, ValueError),
+        (TWO_NODES | {"nodes": ((0,), (-1,))}, ValueError),
+        (TWO_NODES | {"nodes": ((0,), ("x",))}, TypeError),
+        (TWO_NODES | {"verdict": -1}, ValueError),
+        (TWO_NODES | {"verdict": 2**40}, ValueError),
+        (TWO_NODES | {"results": -1}, ValueError),
+        (TWO_NODES | {"results": SLOTS + 2 * ROOM + 8}, ValueError),
+        (TWO_NODES | {"result_bytes": HEAD - 1}, ValueError),
+        (TWO_NODES | {"result_bytes": 2**62}, ValueError),
+        (TWO_NODES | {"agreement_channel": -1}, ValueError),
     ],
     ids=str,
 )
