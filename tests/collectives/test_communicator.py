@@ -24,9 +24,9 @@ OURS = (
     hpccoll.DistgraphCommunicator,
 )
 ADDED = {
-    "algorithms", "close", "config", "device", "device_path", "empty", "explain", "forced", "full",
-    "is_uniform", "last_error", "local_rank", "local_size", "machine", "message_path", "node", "node_count",
-    "tally", "zeros",
+    "algorithms", "close", "config", "device", "device_path", "dump_trace", "empty", "explain", "forced",
+    "full", "is_uniform", "last_error", "local_rank", "local_size", "machine", "message_path", "node",
+    "node_count", "tally", "zeros",
 }  # fmt: skip
 # These take the CUDA stream of device arrays besides.
 ON_STREAMS = frozenset(

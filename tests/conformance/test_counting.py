@@ -5,7 +5,8 @@ from __future__ import annotations
 from tests.support.launch import run_ranks
 
 # Rank 1 comes so late that rank 0, which knows the call by then, hands it from C to Python.
-LATE = """
+LATE = r"""
+import sys
 import time
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +22,7 @@ for call in range(6):
         time.sleep(0.05)
     comm.Allreduce(a, b)
 assert b.tolist() == [2.0] * 4, b
-print("calls", census.calls.total(), "on plans", census.on_plans().total(), flush=True)
+sys.stdout.write(f"calls {census.calls.total()} on plans {census.on_plans().total()}\n")
 """
 
 

@@ -47,7 +47,7 @@ class Guarded:
 def valid_program(chance: random.Random, members: int) -> Program:
     """Of member 0: calls of the group, or copies and combinations that wait for one another."""
     if chance.random() < 0.3:
-        places = [Place(Memory(chance.randrange(3)), start, start + 8) for start in range(0, 64, 8)]
+        places = [Place(Memory(chance.randrange(len(Memory))), start, start + 8) for start in range(0, 64, 8)]
         steps: list[Any] = []
         for number in range(chance.randrange(1, 8)):
             before = tuple(sorted(chance.sample(range(number), min(number, chance.randrange(3)))))
@@ -104,14 +104,15 @@ def run_for_a_while(chance: random.Random, program: Any, members: int) -> bool:
     itemsize = 4 if chance.random() < 0.9 else chance.choice(EDGES)
     slot_bytes = chance.choice((64 * members, 256 * members, 4 * chance.randrange(1, 200)))
     head, data = Guarded(5 * 64 * members), Guarded(2 * members * slot_bytes)
-    memory = [Guarded(4 * ELEMENTS) for _ in range(3 * members)]
+    memory = [Guarded(4 * ELEMENTS) for _ in range(len(Memory) * members)]
+    wire = chance.choice(("", "bfloat16", "float16"))
     kernel = engine.kernel(SUM.combine, SUM.working, SUM.kernel)
     executions = []
     try:
         for me in range(members if chance.random() < 0.7 else 1):
             group = _core.Group(me, members, head.inside, data.inside, slot_bytes)
-            own = [one.inside for one in memory[3 * me : 3 * me + 3]]
-            executions.append(_core.Execution(program, own, itemsize, None, group, kernel, 0, 1))
+            own = [one.inside for one in memory[len(Memory) * me : len(Memory) * (me + 1)]]
+            executions.append(_core.Execution(program, own, itemsize, None, group, kernel, 0, 1, wire))
     except ValueError:
         return False
     for _ in range(12):
@@ -192,7 +193,8 @@ def test_offers_that_nobody_made() -> None:
         if chance.random() < 0.5:
             group.use_processes([2**22 + 1] * members, 2**40, True)  # no process has this number
         kernel = engine.kernel(SUM.combine, SUM.working, SUM.kernel)
-        memory = [source.view(np.uint8), target.view(np.uint8), target[:0].view(np.uint8)]
+        nothing = target[:0].view(np.uint8)
+        memory = [source.view(np.uint8), target.view(np.uint8), nothing, nothing]
         execution = _core.Execution(
             engine.program_of(Schedule(program)), memory, 4, None, group, kernel, 0, 1
         )
