@@ -51,8 +51,7 @@ let_go(const Repeats *self)
 static int
 is_idle(const Repeats *self)
 {
-    return *number(self, NEXT) == *number(self, AGREED) && !*number(self, PAUSED)
-           && !*(const int64_t *)self->pending.buf
+    return *number(self, NEXT) == *number(self, AGREED) && !*(const int64_t *)self->pending.buf
            && load_word(self->words) == 0;
 }
 

@@ -34,9 +34,8 @@ typedef struct {
 
 enum { C_CONTIGUOUS = 0x1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
-/* Numbers shared with runtime/context.py: the next call, those that have agreed, arrivals, and whether known calls
- * are to be made in Python for now. */
-enum { NEXT, AGREED, ARRIVALS, PAUSED, NUMBERS };
+/* Numbers shared with runtime/counts.py: the next call, those that have agreed, and arrivals. */
+enum { NEXT, AGREED, ARRIVALS, NUMBERS };
 
 /* An argument as it is known again; `data` NULL: none, or in place. */
 typedef struct {

@@ -84,6 +84,9 @@ class Context:
     is what the last call that did not raised, or would have.
     """
 
+    again: Callable[[str, Given], Any]
+    """Makes a call that is known from before; see runtime/repeats.py."""
+
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
         self.config = config
@@ -142,9 +145,9 @@ class Context:
         with self._alone(call.collective):
             sequence = self.number()
             planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
-            if given is not None and self._repeats is not None and not self.planner.is_forced:
-                fingerprint = fingerprint_of(call, 0, planned.code)
-                self._repeats.note(given, call, planned, fingerprint, self._movement.native[1])
+            if given is not None and self._repeats is not None:
+                fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
+                self._repeats.note(given, call, planned, fingerprint, group, self.planner.forced_name)
 
     def go_on(
         self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None
@@ -370,11 +373,13 @@ class Context:
     def forced(self, algorithm: str) -> Generator[None, None, None]:
         """Inside, collectives that have a plan of this name take it.  UsageError when none has."""
         with self.planner.forced(algorithm):
-            self._counts.pause()
+            before = self.again
+            if self._repeats is not None:
+                self.again = self._repeats.again_by(algorithm)
             try:
                 yield
             finally:
-                self._counts.resume()
+                self.again = before
 
     def pending(self) -> int:
         """How many calls have been started and are not complete."""
@@ -517,7 +522,7 @@ class Context:
     def _open_repeats(self) -> None:
         """What is known of calls from before, where the extension can make them again."""
         self._repeats: Repeats | None = None
-        self.again: Callable[[str, Given], Any] = never
+        self.again = never
         network, _ = self._movement.native
         if network is not None and possible():
             self._repeats = Repeats(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from array import array
 
-NEXT, AGREED, ARRIVALS, PAUSED = range(4)  # the order is that of _native/repeats.c
+NEXT, AGREED, ARRIVALS = range(3)  # the order is that of _native/repeats.c
 
 
 class Counts:
     """Numbers of one communicator.
 
     `words` holds them: the number of the next call; how many calls have agreed; how often this rank arrived
-    in the control segment; whether calls known from before are to be made in Python.
+    in the control segment.
     """
 
     def __init__(self) -> None:
-        self.words = array("q", [0] * 4)
+        self.words = array("q", [0] * 3)
 
     def take_number(self) -> int:
         """The sequence number of a call that begins."""
@@ -47,10 +47,3 @@ class Counts:
         number = self.words[ARRIVALS]
         self.words[ARRIVALS] = number + 1
         return number
-
-    def pause(self) -> None:
-        """No call is made by what is known from before, until as many `resume`."""
-        self.words[PAUSED] += 1
-
-    def resume(self) -> None:
-        self.words[PAUSED] -= 1

@@ -206,9 +206,9 @@ class Planner:
             self._forced = before
 
     @property
-    def is_forced(self) -> bool:
-        """A plan is asked for by `forced`."""
-        return bool(self._forced)
+    def forced_name(self) -> str:
+        """The plan that `forced` asks for, or empty."""
+        return self._forced
 
     def only(self, collective: str) -> str:
         """The plan asked for by name, where this collective has it."""

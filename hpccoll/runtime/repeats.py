@@ -23,6 +23,7 @@ from hpccoll.observe.recorder import Silent
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.flat import payload_elements
 from hpccoll.plans.hazards import IN_PLACE
+from hpccoll.plans.steps import Plan
 from hpccoll.runtime import engine
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.counts import Counts
@@ -87,13 +88,23 @@ class Repeats:
         self._one_node = layout.node_count == 1
         self._checks = checks
         self._text = recorder.text
+        self._keys = _Keys()
         self.again: Callable[[str, Given], Any] = self._native.again
         _open.add(self)
 
     def note(
-        self, given: Given, call: Call, planned: Planned, fingerprint: bytes, group: _core.Group | None
+        self,
+        given: Given,
+        call: Call,
+        planned: Planned,
+        fingerprint: bytes,
+        group: _core.Group | None,
+        forced: str,
     ) -> None:
-        """Keep what is to be known of a call that has been made, if it is plain."""
+        """Keep what is to be known of a call that has been made, if it is plain.
+
+        `forced`: the plan that was asked for in its `with` block, or empty.
+        """
         arithmetic, plan = call.arithmetic, planned.plan
         if call.ragged or not all(map(_is_plain, given[:2])):
             return
@@ -112,19 +123,18 @@ class Repeats:
             part = part_of(plan, call.root, self._rank)
             if part.first == part.last:
                 writes = -1
-        elif not engine.usable(planned.schedule, self._one_node) or (
-            # A plan of several nodes is proved in place where that is the collective's own way to be called.
-            reads >= 0 and reads == writes and not self._one_node and call.collective not in IN_PLACE
-        ):
+        elif not engine.usable(planned.schedule, self._one_node):
             return
         else:
+            if reads >= 0 and reads == writes and not self._takes_in_place(call, plan):
+                return
             program = engine.program_of(planned.schedule)
             if group is not None:
                 self._native.use_group(group)
             if writes < 0 and call.collective == "broadcast":
                 writes = reads  # as in movement.py
         self._native.keep(
-            collective=call.collective,
+            collective=self._keys[call.collective, forced] if forced else call.collective,
             given=given,
             label=(call.collective, plan.name),
             fingerprint=fingerprint,
@@ -142,6 +152,15 @@ class Repeats:
             wire=plan.wire,
             **_in_bytes(part, give.itemsize),
         )
+
+    def _takes_in_place(self, call: Call, plan: Plan) -> bool:
+        """Whether a plan may read and write the same array: it is proved, or the node's group does it."""
+        return call.collective in IN_PLACE or (self._one_node and plan.name == "flat")
+
+    def again_by(self, forced: str) -> Callable[[str, Given], Any]:
+        """`again` where a plan is asked for: those calls are known apart from all others."""
+        again, keys = self._native.again, self._keys
+        return lambda collective, given: again(keys[collective, forced], given)
 
     def _finish(self, call: Call) -> Callable[[Array], None] | None:
         """What is left to do on the array that has the combined elements."""
@@ -162,6 +181,14 @@ class Repeats:
     def forget(self) -> None:
         """No call is known any more."""
         self._native.forget()
+
+
+class _Keys(dict[tuple[str, str], str]):
+    """By collective and plan: the one string by which the extension knows such calls."""
+
+    def __missing__(self, pair: tuple[str, str]) -> str:
+        self[pair] = key = " by ".join(pair)
+        return key
 
 
 def never(collective: str, given: Given) -> Any:

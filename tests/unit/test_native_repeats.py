@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hpccoll import _native
 from hpccoll.ops.table import arithmetic, operator_of
 from hpccoll.runtime import engine
-from hpccoll.runtime.counts import AGREED, NEXT, PAUSED
+from hpccoll.runtime.counts import AGREED, NEXT
 from hpccoll.runtime.repeats import TRAVEL
 from tests.support.staging import together
 
@@ -35,7 +35,7 @@ class Member:
     """One member of a node of `members`, on memory that they share."""
 
     def __init__(self, control: np.ndarray[Any, Any], me: int, members: int, **changed: Any) -> None:
-        self.numbers = array("q", [0] * 4)
+        self.numbers = array("q", [0] * 3)
         self.pending = array("q", [0])
         self.lock = threading.Lock()
         arguments: dict[str, Any] = {
@@ -98,7 +98,7 @@ def test_two_members() -> None:
 
     both(call)
     for member in members:
-        assert list(member.numbers) == [50, 50, 50, 0]
+        assert list(member.numbers) == [50, 50, 50]
         assert member.repeats.calls() == [(LABEL, 50)]
         assert not member.lock.locked()
 
@@ -115,7 +115,7 @@ def test_members_that_call_different_things() -> None:
     both(call)
     for member in members:
         assert member.lock.locked()  # Python goes on
-        assert list(member.numbers) == [1, 0, 1, 0]
+        assert list(member.numbers) == [1, 0, 1]
     assert not GIVEN[1].any()
 
 
@@ -128,14 +128,13 @@ def test_a_member_that_does_not_come() -> None:
     assert member.numbers[AGREED] == 0
 
 
-@pytest.mark.parametrize("state", ["locked", "paused", "pending", "not agreed", "aborted"])
+@pytest.mark.parametrize("state", ["locked", "pending", "not agreed", "aborted"])
 def test_while_the_communicator_is_busy(state: str) -> None:
     memory = segment(1)
     member = Member(memory, 0, 1)
     assert member.keep()
     changes: dict[str, Callable[[int], object]] = {
         "locked": lambda on: member.lock.acquire() if on else member.lock.release(),
-        "paused": lambda on: member.numbers.__setitem__(PAUSED, on),
         "pending": lambda on: member.pending.__setitem__(0, on),
         "not agreed": lambda on: member.numbers.__setitem__(AGREED, -on),
         "aborted": lambda on: memory.__setitem__(0, on),
@@ -190,7 +189,7 @@ OVERLAPPING = np.zeros(6, np.int64)
 def test_calls_that_are_not_known(collective: str, given: Any) -> None:
     member = alone()
     assert member.repeats.again(collective, given) is False
-    assert list(member.numbers) == [0] * 4
+    assert list(member.numbers) == [0] * 3
     assert member.repeats.again("allreduce", (np.arange(4).reshape(2, 2), *GIVEN[1:])) is True
     assert (GIVEN[1] == np.arange(4)).all()
 
@@ -294,7 +293,7 @@ def test_what_cannot_be_kept(changed: dict[str, Any], error: type[Exception]) ->
         ({"slots": SLOTS + 8}, ValueError),
         ({"head_bytes": 40}, ValueError),
         ({"slot_bytes": 500}, ValueError),
-        ({"numbers": array("q", [0] * 3)}, ValueError),
+        ({"numbers": array("q", [0] * 2)}, ValueError),
         ({"pending": array("i", [0])}, ValueError),
         ({"channels": 0}, ValueError),
         ({"channel": -1}, ValueError),
