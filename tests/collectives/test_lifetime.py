@@ -202,7 +202,8 @@ def test_a_program_that_fails_on_all_ranks_has_an_exit_status(tmp_path: Path) ->
     result = run_ranks(2, [str(script)], timeout_s=30)
     assert not result.timed_out
     assert result.returncode != 0
-    assert result.stderr.count("RuntimeError: the end") == 2
+    # The pieces of two tracebacks may be mixed; each has the words in its last line and in the program's.
+    assert result.stderr.count("the end") == 4
 
 
 def test_a_program_that_does_not_close_ends_at_once(tmp_path: Path) -> None:
