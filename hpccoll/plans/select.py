@@ -13,6 +13,7 @@ from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
+ABOUT_THE_SAME = 1.02
 # Plans whose messages between nodes cannot be rounded on their way.
 WHOLE = frozenset({"flat", "fold"})
 
@@ -72,7 +73,7 @@ def describe(plan: Plan) -> str:
 def candidates(
     collective: Collective, layout: Layout, itemsize: int, tuning: Tuning, only: str | None = None
 ) -> tuple[Candidate, ...]:
-    """Every plan that can do the collective, the cheapest first; `only` asks for one by name.
+    """Every plan that can do the collective: the one to take, then by price; `only` asks for one by name.
 
     UsageError when `only` does not exist.  Where it exists but cannot do this call (one_shot a long one, a
     ring an operator that does not commute) the others are candidates.
@@ -86,7 +87,23 @@ def candidates(
     best_of: dict[str, Candidate] = {}
     for candidate in found:
         best_of.setdefault(candidate.name, candidate)
-    return tuple(best_of.values())
+    return _rails_first(tuple(best_of.values()), collective, layout)
+
+
+def _rails_first(
+    found: tuple[Candidate, ...], collective: Collective, layout: Layout
+) -> tuple[Candidate, ...]:
+    """Where the cheapest goes through leaders, a plan over rails of about the same price comes before it.
+
+    What the ranks compute has no price, and on rails all of them share it.
+    """
+    recipe = recipe_of(collective.name, found[0].name, layout)
+    for one in found[1:] if recipe.two_level and not recipe.needs_rails else ():
+        if one.time_s > ABOUT_THE_SAME * found[0].time_s:
+            break
+        if recipe_of(collective.name, one.name, layout).needs_rails:
+            return (one, *(other for other in found if other is not one))
+    return found
 
 
 def select(
