@@ -8,7 +8,6 @@
 
 #include "repeats.h"
 
-#include <sched.h>
 #include <string.h>
 
 #define ENTRY_HEAD 8
@@ -82,22 +81,6 @@ begin_spread(Repeats *self, const Known *known, int64_t half)
     return 0;
 }
 
-/* Whether all has been said before Python is to go on. */
-static int
-wait_for_leaders(const Repeats *self)
-{
-    int over;
-    Py_BEGIN_ALLOW_THREADS
-    double now = now_s(), spin_end = now + self->spin_s, deadline = now + self->patience_s;
-    while (!(over = spread_pass(self->spread)) && now < deadline) {
-        if (now >= spin_end)
-            sched_yield();
-        now = now_s();
-    }
-    Py_END_ALLOW_THREADS
-    return over;
-}
-
 /* Finds the payload of every node; 0 where one has said something else. */
 static int
 find_parts(const Repeats *self, const Known *known)
@@ -148,7 +131,10 @@ lead(Repeats *self, const Known *known, uint64_t wanted, int64_t half)
         Py_RETURN_NONE;
     if (begin_spread(self, known, half) < 0)
         return NULL;
-    int over = wait_for_leaders(self);
+    int over;
+    Py_BEGIN_ALLOW_THREADS
+    over = spread_run(self->spread, self->patience_s, self->spin_s);
+    Py_END_ALLOW_THREADS
     if (!over || self->spread->error || !find_parts(self, known)) {
         PyObject *begun = (PyObject *)self->spread;
         self->spread = NULL;

@@ -6,8 +6,6 @@
 #include <sched.h>
 #include <string.h>
 
-#define TURNS_PER_CLOCK 16
-
 char *
 bytes_more(Bytes *bytes, int64_t nbytes)
 {
@@ -142,6 +140,19 @@ spread_pass(Spread *self)
     return over;
 }
 
+int
+spread_run(Spread *self, double seconds, double spin_s)
+{
+    double now = now_s(), spin_end = now + spin_s, end = now + seconds;
+    int over;
+    while (!(over = spread_pass(self)) && now < end) {
+        if (now >= spin_end)
+            sched_yield();
+        now = now_s();
+    }
+    return over;
+}
+
 /* For Python */
 
 static PyObject *
@@ -174,12 +185,7 @@ Spread_run(Spread *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "d|$d:run", names, &seconds, &spin_s))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    double now = now_s(), spin_end = now + spin_s, end = now + seconds;
-    while (!spread_pass(self) && now < end) {
-        if (now >= spin_end)
-            sched_yield();
-        now = now_s();
-    }
+    spread_run(self, seconds, spin_s);
     Py_END_ALLOW_THREADS
     return outcome(self);
 }

@@ -37,6 +37,8 @@ void spread_begin(Spread *self);
 /* Moves on as far as it goes without waiting; whether it is over.  Without the GIL.  At the same time in another
  * thread it does nothing. */
 int spread_pass(Spread *self);
+/* The same again and again, at most so long; for `spin_s` it keeps the core. */
+int spread_run(Spread *self, double seconds, double spin_s);
 /* NULL with an error where the arguments are wrong. */
 Spread *new_spread(PyTypeObject *type, Network *network, PyObject *leaders, int64_t node, int channel);
 

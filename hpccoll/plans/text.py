@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hpccoll.plans.program import Combine, Copy, GroupCall, Operation, Place, Receive, Send
 from hpccoll.plans.steps import Kind, Step
 from hpccoll.topology.notation import format_ranks
+from hpccoll.units import in_binary_unit, number_text
 
 SYMBOLS = {
     Kind.ALLREDUCE: "A",
@@ -60,20 +61,16 @@ def mark(step: Step) -> str:
 
 def bytes_text(count: int) -> str:
     """A number of bytes to three digits: `12 B`, `1.5 KiB`, `64 MiB`."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if round(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{_three_digits(size)} {unit}"
+    size, unit = in_binary_unit(count)
+    return f"{number_text(size)} {unit}"
 
 
 def time_text(seconds: float) -> str:
     """A time to three digits: `12.3 us`, `4.5 ms`, `1.2 s`."""
     for unit, factor in (("us", 1e6), ("ms", 1e3)):
         if round(seconds * factor) < 1000:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds)} s"
+            return f"{number_text(seconds * factor)} {unit}"
+    return f"{number_text(seconds)} s"
 
 
 def groups_text(groups: Sequence[tuple[int, ...]], most: int = 16) -> str:
@@ -94,9 +91,3 @@ def _ranks(group: Sequence[int], most: int = 10) -> str:
     if len(shown) > most:
         shown = [*shown[: most - 2], "...", shown[-1]]
     return ",".join(shown)
-
-
-def _three_digits(value: float) -> str:
-    if value >= 100 or value == int(value):
-        return f"{value:.0f}"
-    return f"{value:.3g}"

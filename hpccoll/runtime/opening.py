@@ -16,6 +16,7 @@ from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.dtypes import tag
 from hpccoll.errors import MismatchError, UsageError, UsageTypeError
+from hpccoll.memory.shared import gathered
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.runtime.agreement import Agreement, Payload
 from hpccoll.runtime.fingerprint import (
@@ -144,10 +145,7 @@ class Opening:
 
     def _name_disagreement(self, call: Call, sequence: int, both: Array) -> Waits:
         """Raises MismatchError on all ranks, with the pairs that do not fit."""
-        table = np.empty((self._size, 2 * self._size), np.int64)
-        request = self._private.Iallgather(both, table)
-        while not request.Test():
-            yield None
+        table = yield from gathered(self._private, both)
         pairs = disagreeing(table[:, : self._size], table[:, self._size :])
         raise MismatchError(
             f"the ranks disagree about lengths (nothing was moved): {pairs}",
@@ -161,10 +159,7 @@ class Opening:
         counts = shared_counts(call)
         if counts is None or not error.counts_differ:
             return
-        table = np.empty((self._size, self._size), np.int64)
-        request = self._private.Iallgather(np.array(counts, np.int64), table)
-        while not request.Test():
-            yield None
+        table = yield from gathered(self._private, np.array(counts, np.int64))
         raise MismatchError(
             f"the ranks have different counts (nothing was moved): {differing(table)}",
             collective=error.collective,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpccoll.topology.hardware.model import Gpu, PciDevice, RdmaPort
 from hpccoll.topology.hardware.pci import link_gb_s
+from hpccoll.units import in_binary_unit, number_text
 
 UNKNOWN = "unknown"
 
@@ -18,20 +19,11 @@ def yes_no(value: bool | None) -> str:
     return UNKNOWN if value is None else "yes" if value else "no"
 
 
-def number_text(value: float) -> str:
-    """A number without needless digits: `200`, `2.5`, `56.3`."""
-    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
-
-
 def bytes_text(count: int | None, digits: int = 3) -> str:
     """A size: `1008 GiB`, rounded to `digits` digits below 1000 of its unit."""
     if count is None:
         return UNKNOWN
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if round(size) < 1024:
-            break
-        size, unit = size / 1024, larger
+    size, unit = in_binary_unit(count)
     return f"{float(f'{size:.{digits}g}'):g} {unit}"
 
 
