@@ -240,6 +240,16 @@ def _none() -> Callable[[Any], int]:
     return lambda thing: 0
 
 
+def current_streams() -> set[int]:
+    """The streams that are current in this thread in CuPy and in torch, where these are in use."""
+    found = {0}
+    if "cupy" in sys.modules:
+        found.add(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        found.add(sys.modules["torch"].cuda.current_stream().cuda_stream)
+    return found - {0}
+
+
 _FINDERS: dict[str, Callable[[], Callable[[Any], int]]] = {"cupy": _of_cupy, "torch": _of_torch}
 _STREAM_OF: dict[type, Callable[[Any], int]] = {}
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpccoll.arrays.device import Home, home_of, placed
+from hpccoll.arrays.device import LEGACY_STREAM, Home, current_streams, home_of, placed
 from hpccoll.errors import ResourceError, UsageTypeError
+from hpccoll.memory.finalizers import let_go_rest, when_possible
 from hpccoll.transports.base import Array
 
 Places = npt.NDArray[np.int64]
@@ -24,21 +26,55 @@ _BY_SIZE = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 class _Allocation:
-    """Memory that goes back in the order of its stream."""
+    """Memory that goes back in the order of its stream; where that was captured, it is the graph's."""
 
     def __init__(self, nbytes: int, home: Home) -> None:
         from cuda.bindings import driver
 
+        let_go_rest()
         with current(home.device):
             status, self.address = driver.cuMemAllocAsync(nbytes, home.stream)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise ResourceError(f"CUDA: no memory for {nbytes} bytes on the device ({status.name})")
-        self._free, self._home = driver.cuMemFreeAsync, home._replace(owner=None)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise ResourceError(f"CUDA: no memory for {nbytes} bytes on the device ({status.name})")
+            of_graph = is_captured(home.stream)
+        self._free = partial(_free_in_order, int(self.address), home.device, home.stream, of_graph)
 
     def __del__(self) -> None:
         if hasattr(self, "_free") and not sys.is_finalizing():
-            with current(self._home.device):
-                self._free(self.address, self._home.stream)
+            when_possible(self._free)
+
+
+def _free_in_order(address: int, device: int, stream: int, of_graph: bool) -> bool:
+    """Free memory in the order of a stream; False where a capture of it takes no memory but its own."""
+    from cuda.bindings import driver
+
+    with current(device):
+        possible = of_graph or not is_captured(stream)
+        if possible:
+            driver.cuMemFreeAsync(address, stream)
+    return possible
+
+
+def is_captured(stream: int) -> bool:
+    """Whether what is enqueued on a stream becomes part of a graph; its device is current.
+
+    Of the legacy stream: whether any stream is captured that it waits for.
+    """
+    from cuda.bindings import driver
+
+    status, found = driver.cuStreamIsCapturing(stream)
+    return bool(
+        status == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+        or (
+            status == driver.CUresult.CUDA_SUCCESS
+            and found != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        )
+    )
+
+
+def may_wait() -> bool:
+    """Whether no capture is seen that a wait for the current device would ruin."""
+    return not any(is_captured(stream) for stream in {LEGACY_STREAM, *current_streams()})
 
 
 @contextmanager

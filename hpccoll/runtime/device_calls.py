@@ -22,7 +22,7 @@ from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
-from hpccoll.memory.device import array_of, check_dtype
+from hpccoll.memory.device import array_of, check_dtype, is_captured
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
@@ -228,7 +228,7 @@ class DeviceCalls:
 
     def _captured(self, stream: int) -> bool:
         with self.side.device:
-            return self.side.device.capturing(stream)
+            return is_captured(stream)
 
     def _refused_in_graph(self, call: Call, sequence: int, why: str) -> Waits:
         error = UsageError(f"this call {why}, which a CUDA graph cannot capture")

@@ -5,7 +5,8 @@ as a symmetric window (NCCL 2.27 and later, where all ranks have arrays of one s
 read and write all ranks' memory at once.
 
 Memory goes with the last array in it, once nothing on the device uses it; it is let go at the next call
-of `comm.empty`, or when the communicator is closed.
+of `comm.empty`, or when the communicator is closed.  That of arrays that outlive the communicator goes with
+them, but where a stream is being captured, or the garbage collector found them: then a little later.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from cuda.bindings import driver
 from mpi4py import MPI
 
-from hpccoll.memory.device import current
+from hpccoll.memory.device import current, may_wait
+from hpccoll.memory.finalizers import is_collecting, let_go_rest, when_possible
 from hpccoll.runtime.streams import checked
 from hpccoll.topology.agreement import gather_numbers, tell_failure
 from hpccoll.transports import nccl
@@ -43,9 +46,17 @@ class Memory:
 
     def __del__(self) -> None:
         if hasattr(self, "address") and not sys.is_finalizing():
-            with current(self._ordinal):
-                driver.cuCtxSynchronize()  # to take memory away from what runs is an error on the device
-                self._free(self.address)
+            when_possible(partial(_let_go, self._free, self.address, self._ordinal))
+
+
+def _let_go(free: Callable[[int], object], address: int, ordinal: int) -> bool:
+    """Free memory once the device is idle; False where a capture could be under way."""
+    with current(ordinal):
+        possible = not is_collecting() and may_wait()
+        if possible:
+            driver.cuCtxSynchronize()  # to take memory away from what runs is an error on the device
+            free(address)
+    return possible
 
 
 class Lease:
@@ -106,6 +117,7 @@ class Registered:
         """The communicators are about to be freed; memory stays as long as there are arrays in it.  Local."""
         while self._leases:
             self._forget(self._leases.pop()[1])
+        let_go_rest()
 
     def sweep(self) -> None:
         """Let go of what no array is in any more.  Waits for the device, so never during a turn."""
@@ -113,6 +125,7 @@ class Registered:
         self._leases = [one for one in self._leases if one not in unused]
         while unused:
             self._forget(unused.pop(0)[1])
+        let_go_rest()
 
     def _forget(self, memory: Memory) -> None:
         with current(self._ordinal):

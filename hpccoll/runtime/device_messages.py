@@ -25,6 +25,7 @@ from hpccoll.arrays.foreign import on_device
 from hpccoll.calls.messages import Argument
 from hpccoll.config import Config
 from hpccoll.errors import CollectiveTimeoutError, UsageError
+from hpccoll.memory.device import is_captured
 from hpccoll.runtime import cuda_aware
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.request import MessageRequest, PersistentMessage
@@ -151,7 +152,7 @@ class OnDevice:
         self._sends, self._receives = argument.sends, argument.receives
         self._staging = staging = staging_of(home.device)
         with staging.device:
-            if staging.device.capturing(home.stream):
+            if is_captured(home.stream):
                 raise UsageError(f"{what}: a CUDA graph cannot capture messages of MPI")
             self._stream = staging.take_stream() if started else home.stream
             staging.follow(self._stream, home.stream)

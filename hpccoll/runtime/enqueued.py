@@ -16,6 +16,7 @@ from hpccoll.arrays.buffer import DerivedBuffer
 from hpccoll.arrays.device import current_stream, home_of, stream_finder, stream_handle
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
+from hpccoll.memory.device import is_captured
 from hpccoll.runtime.replay import give_up
 from hpccoll.runtime.request import PersistentRequest
 from hpccoll.runtime.wait import Waits
@@ -184,7 +185,7 @@ class Bound:
         """
         device = self._context.on_devices.side.device
         with device:
-            if device.capturing(self._on):
+            if is_captured(self._on):
                 raise UsageError(
                     "the stream is being captured: a captured call is complete when its graph is"
                 )

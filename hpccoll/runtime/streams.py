@@ -90,11 +90,6 @@ class Device:
         """The event may be used again; streams that follow it already are not disturbed."""
         self._events.append(event)
 
-    def capturing(self, stream: int) -> bool:
-        """Whether what is enqueued on a stream becomes part of a graph."""
-        status = checked(driver.cuStreamIsCapturing(stream), "cuStreamIsCapturing")
-        return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
-
     def close(self, streams: Iterable[int] = ()) -> None:
         """Let go of streams, events and the context."""
         with self:

@@ -9,11 +9,15 @@ from typing import Any
 import cupy
 import numpy as np
 import pytest
+from cuda.bindings import driver
 
 import hpccoll
+from hpccoll.arrays.device import Home
+from hpccoll.memory import device as memory
+from hpccoll.memory.finalizers import let_go_rest
 from hpccoll.transports import nccl
 from tests.collectives.conftest import Make
-from tests.gpu.memory import device_plans, perform
+from tests.gpu.memory import captured, checked, device_plans, perform, synchronize
 from tests.support.layouts import layouts
 from tests.support.oracle import Job
 
@@ -106,6 +110,51 @@ def test_arrays_outlive_the_communicator(
     del view
     gc.collect()
     assert log[2:] == ["free"]
+
+
+@pytest.mark.parametrize("found_by", ["the collector", "its last name"])
+@layouts({"": (2,)})
+def test_gone_in_the_midst_of_a_capture(
+    communicator: Make, layout: str, stream: int, log: list[str], found_by: str
+) -> None:
+    """A wait for the device would end the capture with an error."""
+    comm = hpccoll.Communicator(communicator(layout=layout))
+    array = comm.full(5, 3.0, device="cuda")
+    comm.close()
+    log.clear()
+    if found_by == "the collector":
+        around: list[Any] = [array]
+        around.append(around)
+        del array, around
+        with captured(stream):
+            gc.collect()
+    else:
+        own = cupy.cuda.Stream(non_blocking=True)
+        with own, captured(own.ptr):
+            del array
+    assert log == []
+    let_go_rest()
+    assert log == ["free"]
+
+
+@layouts({"": (1,)})
+def test_copies_gone_while_their_stream_is_captured(layout: str, stream: int, device: int) -> None:
+    def in_use() -> int:
+        pool = checked(driver.cuDeviceGetMemPool(device))
+        used = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+        return int(checked(driver.cuMemPoolGetAttribute(pool, used)))
+
+    synchronize(stream)
+    before = in_use()
+    copy = memory.empty(1000, np.dtype("f8"), Home(device, stream, None))
+    with captured(stream):
+        del copy
+        let_go_rest()
+    synchronize(stream)
+    assert in_use() >= before + 8000
+    memory.empty(1, np.dtype("f8"), Home(device, stream, None))  # lets go of it, and goes
+    synchronize(stream)
+    assert in_use() == before
 
 
 @layouts({"": (2, 3)})
