@@ -360,7 +360,9 @@ state_clear(PyObject *module)
     Py_CLEAR(state->kernel);
     Py_CLEAR(state->execution);
     Py_CLEAR(state->bell);
+    Py_CLEAR(state->spread);
     Py_CLEAR(state->ring);
+    Py_CLEAR(state->started);
     return 0;
 }
 
@@ -381,6 +383,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_spread},
     {Py_mod_exec, add_recorder},
     {Py_mod_exec, add_repeats},
+    {Py_mod_exec, add_started},
     {Py_mod_exec, add_tape},
     {0, NULL},
 };

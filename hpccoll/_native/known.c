@@ -236,9 +236,9 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
             Py_RETURN_FALSE;
     if (check_known(self, &known, sights) < 0)
         return NULL;
+    if (self->queue_tail > self->queue_head || !is_right(&known, sights))
+        Py_RETURN_FALSE; /* what was started refers to those that are kept */
     Known *place = place_for(self, &known.key);
-    if (!is_right(&known, sights))
-        Py_RETURN_FALSE;
     if (place->label != NULL && count_past(self, place) < 0)
         return NULL;
     known.label = label;
@@ -258,6 +258,7 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
 static int
 forget_all(Repeats *self)
 {
+    drop_started(self);
     for (int i = 0; i < KNOWN; ++i) {
         if (self->known[i].label != NULL && count_past(self, self->known + i) < 0)
             return -1;

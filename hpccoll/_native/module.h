@@ -16,6 +16,7 @@ typedef struct {
     PyTypeObject *bell;
     PyTypeObject *spread;
     PyTypeObject *ring;
+    PyTypeObject *started;
 } State;
 
 int add_program(PyObject *module);
@@ -27,6 +28,7 @@ int add_engine(PyObject *module);
 int add_spread(PyObject *module);
 int add_recorder(PyObject *module);
 int add_repeats(PyObject *module);
+int add_started(PyObject *module);
 int add_tape(PyObject *module);
 
 /* Makes a type and puts it into the module; the reference in `kept` is the module's. */

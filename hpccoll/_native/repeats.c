@@ -22,14 +22,7 @@
 
 /* The state of the communicator */
 
-static int64_t *
-number(const Repeats *self, int which)
-{
-    return (int64_t *)self->numbers.buf + which;
-}
-
-/* Takes the lock of the communicator's calls: 1, 0 where another thread has it, -1 when it raised. */
-static int
+int
 hold(const Repeats *self)
 {
     PyObject *taken = PyObject_CallOneArg(self->acquire, Py_False);
@@ -39,7 +32,7 @@ hold(const Repeats *self)
     return taken == Py_True;
 }
 
-static int
+int
 let_go(const Repeats *self)
 {
     PyObject *released = PyObject_CallNoArgs(self->release);
@@ -47,21 +40,20 @@ let_go(const Repeats *self)
     return released == NULL ? -1 : 0;
 }
 
-/* No started call is under way in this process, and the communicator is whole. */
+/* No started call is under way in this process but those of the queue, and the communicator is whole. */
 static int
 is_idle(const Repeats *self)
 {
-    return *number(self, NEXT) == *number(self, AGREED) && !*(const int64_t *)self->pending.buf
+    return *repeats_number(self, NEXT) == *repeats_number(self, AGREED) && !*(const int64_t *)self->pending.buf
            && load_word(self->words) == 0;
 }
 
 /* Agreement */
 
-/* Says what this rank calls; returns the half of the slots that is used. */
-static int64_t
+int64_t
 arrive(Repeats *self, const Known *known, int64_t sequence, const char *payload)
 {
-    int64_t half = (*number(self, ARRIVALS))++ % 2;
+    int64_t half = (*repeats_number(self, ARRIVALS))++ % 2;
     char *slot = slot_of(self, half, self->me);
     memcpy(slot, &sequence, sizeof sequence);
     memcpy(slot + sizeof sequence, known->fingerprint + sizeof sequence,
@@ -110,8 +102,7 @@ all_call_the_same(const Repeats *self, int64_t half)
     return 1;
 }
 
-/* The results of a call whose payload has travelled along.  Its kernel is a loop of C: it cannot fail. */
-static void
+void
 take_results(const Repeats *self, const Known *known, int64_t half, char *target)
 {
     int together = self->nodes > 1; /* the leader has put together what came from all nodes */
@@ -231,13 +222,12 @@ execute(Repeats *self, Known *known, PyObject *given, int64_t sequence)
     return outcome;
 }
 
-/* The record of the call that comes next. */
-static int
+int
 begin_record(Repeats *self, const Known *known)
 {
     if (self->ring == NULL)
         return 1;
-    self->record = ring_enter(self->ring, known->fingerprint, *number(self, NEXT));
+    self->record = ring_enter(self->ring, known->fingerprint, *repeats_number(self, NEXT));
     if (self->record == NULL)
         return 0;
     self->record->plan = known->plan;
@@ -266,11 +256,13 @@ Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
     int held = known == NULL ? 0 : hold(self);
     if (held <= 0)
         return held < 0 ? NULL : Py_NewRef(Py_False);
+    if (move_started(self) < 0)
+        return NULL;
     if (!is_idle(self))
         return let_go(self) < 0 ? NULL : Py_NewRef(Py_False);
     if (!begin_record(self, known))
         return NULL;
-    int64_t sequence = (*number(self, NEXT))++, half = 0;
+    int64_t sequence = (*repeats_number(self, NEXT))++, half = 0;
     if (known->agrees) {
         half = arrive(self, known, sequence, known->reads < 0 ? NULL : sights[known->reads].data);
         PyObject *agreed = self->nodes > 1 ? agree_between_nodes(self, known, sequence, half)
@@ -279,7 +271,7 @@ Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
             return agreed;
         Py_DECREF(agreed);
     }
-    *number(self, AGREED) = sequence + 1;
+    *repeats_number(self, AGREED) = sequence + 1;
     if (known->program != NULL) {
         if (self->record != NULL)
             self->record->agreed_ns = now_ns(), self->record->state = MOVING;
@@ -403,6 +395,7 @@ static void
 Repeats_dealloc(Repeats *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    drop_started(self);
     for (int i = 0; i < KNOWN; ++i)
         drop_known(self->known + i);
     PyBuffer_Release(&self->control);
@@ -430,6 +423,9 @@ Repeats_dealloc(Repeats *self)
 
 static PyMethodDef repeats_methods[] = {
     {"again", (PyCFunction)(void (*)(void))Repeats_again, METH_FASTCALL, NULL},
+    {"start", (PyCFunction)(void (*)(void))Repeats_start, METH_FASTCALL, NULL},
+    {"move", (PyCFunction)Repeats_move, METH_NOARGS, NULL},
+    {"take_over", (PyCFunction)Repeats_take_over, METH_NOARGS, NULL},
     {"keep", (PyCFunction)(void (*)(void))Repeats_keep, METH_VARARGS | METH_KEYWORDS, NULL},
     {"use_group", (PyCFunction)Repeats_use_group, METH_O, NULL},
     {"forget", (PyCFunction)Repeats_forget, METH_NOARGS, NULL},

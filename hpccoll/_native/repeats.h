@@ -3,6 +3,7 @@
  *     known.c     which calls are known, and what is known of them
  *     repeats.c   how one is made again
  *     nodes.c     how the ranks of several nodes agree on it
+ *     started.c   those that the caller does not wait for
  *
  * All happens with the GIL, but for waits. */
 
@@ -19,6 +20,7 @@
 #define FINGERPRINT_BYTES 48
 #define ARRIVALS_PER_CALL 2
 #define TURNS_PER_PROGRESS 16
+#define MOST_STARTED 64 /* that are not over */
 
 /* The documented beginning of NumPy's PyArrayObject (the same from NumPy 1.7 on), and its flags. */
 typedef struct {
@@ -78,7 +80,27 @@ typedef struct {
     Wire wire;
 } Known;
 
+typedef struct Repeats Repeats;
+
+/* A call that was started. */
 typedef struct {
+    PyObject_HEAD
+    Repeats *repeats;
+    Known *known; /* while it is in the queue, where nothing is kept or dropped */
+    PyObject *collective;
+    PyObject *given, *prepare; /* the caller's arguments; makes a Call of them: NULL once it is over */
+    const char *payload;
+    char *target;
+    long long sequence;
+    int64_t half;
+    int arrived, done;
+    double began_s;
+    Record *record;
+    PyObject *action;  /* what is to be called at the end, or NULL */
+    PyObject *running; /* what Python has made of it, or NULL */
+} Started;
+
+struct Repeats {
     PyObject_HEAD
     Py_buffer control, numbers, pending;
     char *slots; /* two halves of a slot for each member: fingerprint and text, then its payload */
@@ -109,7 +131,15 @@ typedef struct {
     int channel, channels, calls_in_flight;
     Known known[KNOWN];
     PyObject *past; /* label -> calls of those that are not kept any more */
-} Repeats;
+    Started *queue[MOST_STARTED];
+    int64_t queue_head, queue_tail;
+};
+
+static inline int64_t *
+repeats_number(const Repeats *self, int which)
+{
+    return (int64_t *)self->numbers.buf + which;
+}
 
 static inline int64_t
 ranks_of(const Repeats *self)
@@ -135,6 +165,24 @@ PyObject *Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs);
 PyObject *Repeats_forget(Repeats *self, PyObject *unused);
 PyObject *Repeats_calls(Repeats *self, PyObject *unused);
 void drop_known(Known *known);
+
+/* Takes the lock of the communicator's calls: 1, 0 where another thread has it, -1 when it raised. */
+int hold(const Repeats *self);
+int let_go(const Repeats *self);
+/* The record of the call that comes next; 0 with an error. */
+int begin_record(Repeats *self, const Known *known);
+/* Says what this rank calls; returns the half of the slots that is used. */
+int64_t arrive(Repeats *self, const Known *known, int64_t sequence, const char *payload);
+/* The results of a call whose payload has travelled along.  Its kernel is a loop of C: it cannot fail. */
+void take_results(const Repeats *self, const Known *known, int64_t half, char *target);
+
+/* Moves on what was started, as far as it goes without waiting; -1 with an error. */
+int move_started(Repeats *self);
+/* Lets go of what was started and is not over. */
+void drop_started(Repeats *self);
+PyObject *Repeats_start(Repeats *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *Repeats_move(Repeats *self, PyObject *unused);
+PyObject *Repeats_take_over(Repeats *self, PyObject *unused);
 
 /* Whether `count` words, `stride` apart, have come to a value; keeps the core for as long as waits do, then gives it
  * away at every turn, and gives up when Python is to go on. */

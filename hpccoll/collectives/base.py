@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,8 @@ from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
+
+    from hpccoll._native import _core
 
     _Intracomm = MPI.Intracomm
 else:
@@ -309,17 +312,24 @@ class Base(_Intracomm):
             context.go_on(collective, lambda: _prepared(prepare, context), begun)
         return begun is not False
 
-    def _start(self, collective: str, prepare: Prepare) -> Request:
+    def _start(self, collective: str, prepare: Prepare, given: Given | None = None) -> Request:
         """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""
+        context = self._context
+        if given is not None and context is not None:
+            known = context.start_known(collective, given, partial(_prepared, prepare, context))
+            if known is not False:
+                return Request._of_known(known, context)
         context = self._used()
         try:
             call = _prepared(prepare, context)
         except Exception as error:
             context.refuse(collective, _refusal(error), wait=False)
             raise
-        return Request._of(context.start(call))
+        return Request._of(context.start(call, given))
 
-    def _bind(self, collective: str, prepare: Prepare, stream: Any = None) -> PersistentRequest:
+    def _bind(
+        self, collective: str, prepare: Prepare, given: Given | None = None, stream: Any = None
+    ) -> PersistentRequest:
         """As `_run`, for a call that is to be started again and again; nothing moves yet."""
         context = self._used()
         try:
@@ -334,9 +344,16 @@ class Base(_Intracomm):
 
         def start() -> Running:
             call.refill()
-            return self._used().start(call)
+            return self._used().start(call, given)
 
-        return PersistentRequest._of(start)
+        def start_known() -> tuple[_core.Started, Context] | None:
+            context = self._context
+            if context is None or given is None:
+                return None
+            known = context.start_known(collective, given, lambda: call)
+            return None if known is False else (known, context)
+
+        return PersistentRequest._of(start, start_known)
 
     def _used(self) -> Context:
         """The working state, made at first use."""

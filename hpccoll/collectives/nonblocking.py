@@ -25,28 +25,41 @@ class NonBlocking(Base):
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> Request:
         """Start `Allreduce`."""
         return self._start(
-            "allreduce", lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op))
+            "allreduce",
+            lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
         )
 
     def Ireduce(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, root: int = 0) -> Request:
         """Start `Reduce`."""
         return self._start(
-            "reduce", lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root)
+            "reduce",
+            lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root),
+            (sendbuf, recvbuf, op, root),
         )
 
     def Iscan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> Request:
         """Start `Scan`."""
-        return self._start("scan", lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)))
+        return self._start(
+            "scan",
+            lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Iexscan(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> Request:
         """Start `Exscan`."""
-        return self._start("exscan", lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)))
+        return self._start(
+            "exscan",
+            lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Ireduce_scatter_block(self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM) -> Request:
         """Start `Reduce_scatter_block`."""
         return self._start(
             "reduce_scatter",
             lambda where: calls.reduce_scatter_block(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
         )
 
     def Ireduce_scatter(
@@ -60,11 +73,17 @@ class NonBlocking(Base):
 
     def Ibcast(self, buf: Any, root: int = 0) -> Request:
         """Start `Bcast`."""
-        return self._start("broadcast", lambda where: calls.broadcast(where, buf, root))
+        return self._start(
+            "broadcast", lambda where: calls.broadcast(where, buf, root), (buf, None, None, root)
+        )
 
     def Igather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Request:
         """Start `Gather`."""
-        return self._start("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root))
+        return self._start(
+            "gather",
+            lambda where: calls.gather(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+        )
 
     def Igatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Request:
         """Start `Gatherv`."""
@@ -72,7 +91,11 @@ class NonBlocking(Base):
 
     def Iscatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Request:
         """Start `Scatter`."""
-        return self._start("scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root))
+        return self._start(
+            "scatter",
+            lambda where: calls.scatter(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+        )
 
     def Iscatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> Request:
         """Start `Scatterv`."""
@@ -80,7 +103,9 @@ class NonBlocking(Base):
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any) -> Request:
         """Start `Allgather`."""
-        return self._start("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf))
+        return self._start(
+            "allgather", lambda where: calls.allgather(where, sendbuf, recvbuf), (sendbuf, recvbuf, None, 0)
+        )
 
     def Iallgatherv(self, sendbuf: Any, recvbuf: Any) -> Request:
         """Start `Allgatherv`."""
@@ -88,7 +113,9 @@ class NonBlocking(Base):
 
     def Ialltoall(self, sendbuf: Any, recvbuf: Any) -> Request:
         """Start `Alltoall`."""
-        return self._start("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf))
+        return self._start(
+            "alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf), (sendbuf, recvbuf, None, 0)
+        )
 
     def Ialltoallv(self, sendbuf: Any, recvbuf: Any) -> Request:
         """Start `Alltoallv`."""
@@ -100,4 +127,4 @@ class NonBlocking(Base):
 
     def Ibarrier(self) -> Request:
         """Start `Barrier`."""
-        return self._start("barrier", lambda where: calls.barrier(where))
+        return self._start("barrier", lambda where: calls.barrier(where), (None, None, None, 0))

@@ -36,6 +36,7 @@ class Persistent(Base):
         return self._bind(
             "allreduce",
             lambda where: calls.allreduce(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
             stream=stream,
         )
 
@@ -53,6 +54,7 @@ class Persistent(Base):
         return self._bind(
             "reduce",
             lambda where: calls.reduce(where, sendbuf, recvbuf, operator_of(op), root),
+            (sendbuf, recvbuf, op, root),
             stream=stream,
         )
 
@@ -60,13 +62,21 @@ class Persistent(Base):
         self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> PersistentRequest:
         """Bind `Scan`."""
-        return self._bind("scan", lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)))
+        return self._bind(
+            "scan",
+            lambda where: calls.scan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Exscan_init(
         self, sendbuf: Any, recvbuf: Any, op: Operation = MPI.SUM, info: MPI.Info = MPI.INFO_NULL
     ) -> PersistentRequest:
         """Bind `Exscan`."""
-        return self._bind("exscan", lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)))
+        return self._bind(
+            "exscan",
+            lambda where: calls.exscan(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
+        )
 
     def Reduce_scatter_block_init(
         self,
@@ -81,6 +91,7 @@ class Persistent(Base):
         return self._bind(
             "reduce_scatter",
             lambda where: calls.reduce_scatter_block(where, sendbuf, recvbuf, operator_of(op)),
+            (sendbuf, recvbuf, op, 0),
             stream=stream,
         )
 
@@ -102,13 +113,23 @@ class Persistent(Base):
         self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Bcast`."""
-        return self._bind("broadcast", lambda where: calls.broadcast(where, buf, root), stream=stream)
+        return self._bind(
+            "broadcast",
+            lambda where: calls.broadcast(where, buf, root),
+            (buf, None, None, root),
+            stream=stream,
+        )
 
     def Gather_init(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Gather`."""
-        return self._bind("gather", lambda where: calls.gather(where, sendbuf, recvbuf, root), stream=stream)
+        return self._bind(
+            "gather",
+            lambda where: calls.gather(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+            stream=stream,
+        )
 
     def Gatherv_init(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -121,7 +142,10 @@ class Persistent(Base):
     ) -> PersistentRequest:
         """Bind `Scatter`."""
         return self._bind(
-            "scatter", lambda where: calls.scatter(where, sendbuf, recvbuf, root), stream=stream
+            "scatter",
+            lambda where: calls.scatter(where, sendbuf, recvbuf, root),
+            (sendbuf, recvbuf, None, root),
+            stream=stream,
         )
 
     def Scatterv_init(
@@ -134,7 +158,12 @@ class Persistent(Base):
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Allgather`."""
-        return self._bind("allgather", lambda where: calls.allgather(where, sendbuf, recvbuf), stream=stream)
+        return self._bind(
+            "allgather",
+            lambda where: calls.allgather(where, sendbuf, recvbuf),
+            (sendbuf, recvbuf, None, 0),
+            stream=stream,
+        )
 
     def Allgatherv_init(
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL
@@ -146,7 +175,12 @@ class Persistent(Base):
         self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL, *, stream: Any = None
     ) -> PersistentRequest:
         """Bind `Alltoall`."""
-        return self._bind("alltoall", lambda where: calls.alltoall(where, sendbuf, recvbuf), stream=stream)
+        return self._bind(
+            "alltoall",
+            lambda where: calls.alltoall(where, sendbuf, recvbuf),
+            (sendbuf, recvbuf, None, 0),
+            stream=stream,
+        )
 
     def Alltoallv_init(self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
         """Bind `Alltoallv`."""
@@ -158,4 +192,4 @@ class Persistent(Base):
 
     def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL) -> PersistentRequest:
         """Bind `Barrier`."""
-        return self._bind("barrier", lambda where: calls.barrier(where))
+        return self._bind("barrier", lambda where: calls.barrier(where), (None, None, None, 0))

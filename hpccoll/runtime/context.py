@@ -70,6 +70,7 @@ T = TypeVar("T")
 AGREEMENT_CHANNEL = 1  # an MPI tag; movement.py has those of the elements
 PROGRESS_CHANNEL = 2  # no message has it: asking for one lets MPI move on
 LEAST_PAYLOAD = 64  # bytes that can always travel with the agreement
+LONG_S = 10e-3  # what was started so long ago is not left to C any more
 
 
 # Calls given up in the middle, with their contexts: MPI may still read and write their memory, until the
@@ -86,6 +87,8 @@ class Context:
 
     again: Callable[[str, Given], Any]
     """Makes a call that is known from before; see runtime/repeats.py."""
+    start_known: Callable[[str, Given, Callable[[], Call]], Any]
+    """Begins one for a caller who does other things, as `Repeats.start`."""
 
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
@@ -100,6 +103,7 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
+            self.process = os.getpid()
             self.recorder = open_recorder(
                 self.private, config, self.layout.node(self.rank), comm.Get_name(), deadline
             )
@@ -145,9 +149,14 @@ class Context:
         with self._alone(call.collective):
             sequence = self.number()
             planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
-            if given is not None and self._repeats is not None:
-                fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
-                self._repeats.note(given, call, planned, fingerprint, group, self.planner.forced_name)
+            if given is not None:
+                self._note(given, call, planned)
+
+    def _note(self, given: Given, call: Call, planned: Planned) -> None:
+        """A call has been made, and may be made again."""
+        if self._repeats is not None:
+            fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
+            self._repeats.note(given, call, planned, fingerprint, group, self.planner.forced_name)
 
     def go_on(
         self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None
@@ -168,7 +177,11 @@ class Context:
         self.in_use.release()
 
     def _rest(
-        self, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None, sequence: int
+        self,
+        prepare: Callable[[], Call],
+        begun: _core.Execution | _core.Spread | None,
+        sequence: int,
+        arrived: bool = True,
     ) -> Waits:
         try:
             call = prepare()
@@ -176,7 +189,7 @@ class Context:
             raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
         execution, spread = halves(begun)
         if execution is None:
-            yield from self.steps(call, sequence, arrived=True, spread=spread)
+            yield from self.steps(call, sequence, arrived=arrived, spread=spread)
             return
         planned = self.planner.plan(call)
         self.recorder.moves(sequence, planned, travelling(call).itemsize)
@@ -200,13 +213,36 @@ class Context:
         with self._alone(call.collective):
             self.on_devices.repeat(kind, call, stream)
 
-    def start(self, call: Call) -> Running:
-        """Begin a call that goes on while the caller does other things."""
+    def start(self, call: Call, given: Given | None = None) -> Running:
+        """Begin a call that goes on while the caller does other things; `given` as in `run`."""
         with self._alone(call.collective):
             if call.on_device:
                 return self.on_devices.start(call)
             sequence = self.number()
-            return self.begin(self._all_steps(call, sequence), call.collective, sequence)
+            known_as = None if self.planner.forced_name else given
+            return self.begin(self._all_steps(call, sequence, known_as), call.collective, sequence)
+
+    def move_started(self) -> bool:
+        """Move on known calls that were started, as far as they go; False when there are none any more."""
+        if self._repeats is None:
+            return False
+        seconds = self._repeats.move()
+        if seconds > LONG_S:
+            self.take_over()
+        return 0 <= seconds <= LONG_S
+
+    def take_over(self) -> None:
+        """Go on here with known calls that were started and are not complete."""
+        if self._repeats is None:
+            return
+        with PROGRESS.lock:
+            for one in self._repeats.take_over():
+                if one.arrived:
+                    self._control.has_arrived(arrival_number(one.sequence))
+                stages = self._rest(one.prepare, None, one.sequence, bool(one.arrived))
+                running = self.running(stages, one.collective, one.sequence)
+                one.go_on_as(running)
+                PROGRESS.add(running)
 
     def make(self, call: Call, stream: int | None = None) -> Bound | None:
         """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
@@ -290,8 +326,26 @@ class Context:
         self.tally[call.collective, plan.name] += 1
         return planned
 
-    def _all_steps(self, call: Call, sequence: int) -> Waits:
-        yield from self.steps(call, sequence)
+    def taken_over(self, known: _core.Started) -> Running | None:
+        """What goes on with a call that was started in C, from now on or before; None where it is complete.
+
+        Raises: UsageError in a forked child; AbortedError where the communicator was given up.
+        """
+        if self.process != os.getpid():
+            raise UsageError(f"this request belongs to process {self.process}: a forked child cannot use it")
+        self.take_over()
+        with PROGRESS.lock:  # another thread may be about to do it
+            running: Running | None = known.running
+        if running is None and not known.done:
+            self.number()
+            raise RuntimeError("a started call was lost")
+        return running
+
+    def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
+        planned = yield from self.steps(call, sequence)
+        starts_in_c = planned.schedule is None and self.layout.node_count == 1
+        if given is not None and starts_in_c and not self.planner.forced_name:
+            self._note(given, call, planned)
 
     def in_turn(
         self, sequence: int, stages: Generator[Hint | None, None, T]
@@ -306,6 +360,7 @@ class Context:
 
     def number(self) -> int:
         """The sequence number of the next call.  Raises AbortedError on a broken communicator."""
+        self.take_over()
         if self.broken is not None:
             raise AbortedError(
                 f"the communicator is broken since an earlier call: {self.broken}", rank=self.rank
@@ -373,16 +428,18 @@ class Context:
     def forced(self, algorithm: str) -> Generator[None, None, None]:
         """Inside, collectives that have a plan of this name take it.  UsageError when none has."""
         with self.planner.forced(algorithm):
-            before = self.again
+            before = self.again, self.start_known
+            self.start_known = never
             if self._repeats is not None:
                 self.again = self._repeats.again_by(algorithm)
             try:
                 yield
             finally:
-                self.again = before
+                self.again, self.start_known = before
 
     def pending(self) -> int:
         """How many calls have been started and are not complete."""
+        self.take_over()
         return PROGRESS.pending_of(self)
 
     # --- waiting --------------------------------------------------------------------------------
@@ -522,7 +579,7 @@ class Context:
     def _open_repeats(self) -> None:
         """What is known of calls from before, where the extension can make them again."""
         self._repeats: Repeats | None = None
-        self.again = never
+        self.again = self.start_known = never
         network, _ = self._movement.native
         if network is not None and possible():
             self._repeats = Repeats(
@@ -538,7 +595,7 @@ class Context:
                 self.config.checks == "on",
                 self.recorder,
             )
-            self.again = self._repeats.again
+            self.again, self.start_known = self._repeats.again, self._repeats.start
 
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)

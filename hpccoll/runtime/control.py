@@ -115,8 +115,9 @@ class Control:
         self._flags.store(LINE * (1 + self.me) + ARRIVED, sequence + 1)
 
     def has_arrived(self, sequence: int) -> None:
-        """Take notice that repeats.c has arrived at a call."""
-        self._use_half(sequence, self._counts.arrivals - 1)
+        """Take notice that repeats.c has arrived at a call, as the last one until this is called."""
+        if sequence not in self._half:
+            self._use_half(sequence, self._counts.arrivals - 1)
 
     def _use_half(self, sequence: int, arrival: int) -> None:
         if len(self._half) == 2:

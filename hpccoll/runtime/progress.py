@@ -19,7 +19,7 @@ import time
 from array import array
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mpi4py import MPI
 
@@ -33,6 +33,9 @@ SLEEP_S = 30e-6
 LONGEST_SLEEP_S = 1e-3
 STAND_BACK_S = 2e-3
 HINT_S = 2e-3
+# While calls are started now and then, the worker looks so often whether there are any, for so long.
+DOZE_S = 100e-6
+LINGER_S = 20e-3
 
 
 class Running:
@@ -78,6 +81,8 @@ class Running:
     def turn(self) -> Hint | None:
         """Move on as far as it goes without waiting; MOVED when it is complete."""
         try:
+            if not self._turns:
+                self._aborted()  # what others gave up before it was started is not to be completed
             hint = next(self._stages)
             self._turns += 1
             if self._turns % 16 == 0 or hint is not None:
@@ -115,6 +120,13 @@ class Running:
             action()
 
 
+class Watched(Protocol):
+    """Started calls that C has."""
+
+    def move_started(self) -> bool:
+        """Move them on as far as they go without waiting; False when there are none any more."""
+
+
 class _TurnLock:
     """Held during turns; meanwhile no garbage is collected.
 
@@ -146,7 +158,10 @@ class Progress:
     def _reset(self) -> None:
         self._pending: list[Running] = []
         self.number[0] = 0
-        self._lock = _TurnLock()
+        self._watched: set[Watched] = set()
+        self._watched_at = 0.0
+        self._asleep = False
+        self.lock = _TurnLock()
         self._turning = False
         self._turns = 0
         self._waiting: set[object] = set()  # who waits in hpccoll
@@ -156,37 +171,53 @@ class Progress:
 
     def add(self, running: Running) -> None:
         """Take a started call: it has its first turn here."""
-        with self._lock:
+        with self.lock:
             self._pending.append(running)
             self.number[0] = len(self._pending)
             self.turn()
-            if self._pending and self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-                self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
-                self._worker.start()
+            if self._pending:
+                self._have_worker()
         self._wake.set()
+
+    def watch(self, calls: Watched) -> None:
+        """Move started calls on that C has, until there are none."""
+        self._watched.add(calls)
+        self._watched_at = time.monotonic()
+        if self._worker is None:
+            with self.lock:
+                self._have_worker()
+        if self._asleep:
+            self._wake.set()
+
+    def _have_worker(self) -> None:
+        if self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
+            self._worker.start()
 
     def forget(self, owner: object) -> None:
         """No turns any more for the calls of a communicator that is given up."""
-        with self._lock:
+        with self.lock:
+            self._watched = {one for one in self._watched if one is not owner}
             self._pending = [one for one in self._pending if one.owner is not owner]
             self.number[0] = len(self._pending)
 
     def pending_of(self, owner: object) -> int:
         """How many calls of a communicator are not complete."""
-        with self._lock:
+        with self.lock:
             return sum(one.owner is owner for one in self._pending)
 
     def turn(self) -> Hint | None:
         """A turn for every started call.  Returns MOVED, or what may be waited for, or None."""
+        over = self._watched and self._move_watched()
         if not self._pending:
-            return None
-        with self._lock:
+            return MOVED if over else None
+        with self.lock:
             if self._turning:  # by this very thread: a call's own stages asked for it
                 return None
             self._turning = True
             self._turns += 1
             try:
-                found: Hint | None = None
+                found: Hint | None = MOVED if over else None
                 for running in list(self._pending):
                     hint = running.turn()
                     if found is not MOVED and hint is not None:
@@ -196,6 +227,17 @@ class Progress:
                 return found
             finally:
                 self._turning = False
+
+    def _move_watched(self) -> bool:
+        """Move on started calls that C has; whether all of a communicator are over."""
+        over = False
+        for one in tuple(self._watched):
+            self._watched.discard(one)  # before: whoever starts a call meanwhile adds it again
+            if one.move_started():
+                self._watched.add(one)
+            else:
+                over = True
+        return over
 
     def guarded(self, stages: Generator[Hint | None, None, T]) -> Generator[Hint | None, None, T]:
         """The stages of a blocking call, each under the lock when the worker may be at work too."""
@@ -207,7 +249,7 @@ class Progress:
                     if self._worker is None:
                         hint = next(stages)
                     else:
-                        with self._lock:
+                        with self.lock:
                             hint = next(stages)
                 except StopIteration as end:
                     result: T = end.value
@@ -237,10 +279,8 @@ class Progress:
         """The worker."""
         sleep_s = SLEEP_S
         while not self._stopped:
-            if not self._pending:
-                self._wake.clear()
-                if not self._pending:
-                    self._wake.wait()
+            if not self._pending and not self._watched:
+                self._doze()
                 continue
             if self._waiting:
                 turns = self._turns
@@ -256,6 +296,17 @@ class Progress:
                 time.sleep(sleep_s)
                 sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
             del hint  # it keeps the buffers of its call
+
+    def _doze(self) -> None:
+        """Nothing is under way: the worker sleeps, lightly at first."""
+        self._wake.clear()
+        if time.monotonic() - self._watched_at < LINGER_S:
+            self._wake.wait(DOZE_S)
+            return
+        self._asleep = True
+        if not self._pending and not self._watched:
+            self._wake.wait()
+        self._asleep = False
 
     def stop(self) -> None:
         """End the worker: MPI is about to be finalised."""

@@ -90,6 +90,9 @@ class Repeats:
         self._text = recorder.text
         self._keys = _Keys()
         self.again: Callable[[str, Given], Any] = self._native.again
+        self.start: Callable[[str, Given, Callable[[], Call]], Any] = self._native.start
+        self.move: Callable[[], float] = self._native.move
+        self.take_over: Callable[[], list[_core.Started]] = self._native.take_over
         _open.add(self)
 
     def note(
@@ -191,8 +194,8 @@ class _Keys(dict[tuple[str, str], str]):
         return key
 
 
-def never(collective: str, given: Given) -> Any:
-    """`Repeats.again` where there is none."""
+def never(collective: str, given: Given, prepare: object = None) -> Any:
+    """`Repeats.again` and `Repeats.start` where no call is known."""
     return False
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mpi4py import MPI
 
@@ -19,17 +19,31 @@ from hpccoll.errors import UsageError
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.wait import Waits, drive
 
-_Started = Callable[[], Running]
+if TYPE_CHECKING:
+    from hpccoll._native._core import Started
+    from hpccoll.runtime.context import Context
+
 T = TypeVar("T")
+Self = TypeVar("Self", bound="PersistentRequest")
+
+_HANDLE_BYTES = MPI._sizeof(MPI.Request)
+PATIENCE_S = 2e-3  # so long a known call is left to C, while the caller asks for it
 
 
 class _Waiting(MPI.Request):
-    """What both kinds share: waiting for the call behind the handle, and MPI's calls on several requests."""
+    """What both kinds share: waiting for the call behind the handle, and MPI's calls on several requests.
+
+    The call is `_running`, or `_known`, which C has.
+    """
 
     _running: Running | None = None
+    _known: Started | None = None
+    _context: Context | None = None  # of a known call
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return once the call is complete.  Raises the call's errors, as the blocking method does."""
+        if self._known is not None and self._completed(self._known.wait()):
+            return super().Wait(status)
         running = self._running
         if running is not None:
             running.check_process()
@@ -39,6 +53,16 @@ class _Waiting(MPI.Request):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Move started calls on; True once this one is complete.  Raises the call's errors."""
+        known = self._known
+        if known is not None:
+            PROGRESS.turn()
+            if known.test():
+                self._completed(True)
+                return super().Wait(status)
+            if known.seconds < PATIENCE_S:
+                return False
+            if self._completed(False):
+                return super().Wait(status)
         running = self._running
         if running is not None:
             running.check_process()
@@ -47,6 +71,13 @@ class _Waiting(MPI.Request):
                 return False
         self._running = None
         return self._release(running, status)
+
+    def _completed(self, over: bool) -> bool:
+        """Whether a known call is over; else Python has it from now on, as `_running`."""
+        known, self._known = self._known, None
+        if not over and known is not None and self._context is not None:
+            self._running = self._context.taken_over(known)
+        return self._running is None
 
     def _release(self, running: Running | None, status: MPI.Status | None) -> Literal[True]:
         """Give the handle back to MPI and raise what the call ended with."""
@@ -65,6 +96,8 @@ class _Waiting(MPI.Request):
         Where the call does not run on a device alone, the host waits.  `stream`: of CuPy, torch or
         cuda.core, anything with `__cuda_stream__`, or a handle.
         """
+        if self._known is not None and self._completed(self._known.wait()):
+            return
         running = self._running
         if running is None:
             return
@@ -82,6 +115,8 @@ class _Waiting(MPI.Request):
 
     def _arrive(self) -> None:
         """Wait, and leave the handle to MPI."""
+        if self._known is not None and self._completed(self._known.wait()):
+            return
         if self._running is not None:
             PROGRESS.wait(self._running)
 
@@ -175,6 +210,12 @@ class Request(_Waiting, MPI.Grequest):
         request._running = running
         return request
 
+    @classmethod
+    def _of_known(cls, known: Started, context: Context) -> Request:
+        request = cls(_handle_for_known(known, context))
+        request._known, request._context = known, context
+        return request
+
     def Cancel(self) -> None:
         """A collective cannot be taken back.  Raises UsageError."""
         raise UsageError("a non-blocking collective cannot be cancelled")
@@ -186,24 +227,38 @@ class PersistentRequest(_Waiting, MPI.Prequest):
     `MPI.Prequest.Startall` refuses generalised requests: use `PersistentRequest.Startall`.
     """
 
-    _start: _Started | None = None
+    _at: int  # where MPI looks for the handle
+    _start: Callable[[], Running] | None = None
+    _start_known: Callable[[], tuple[Started, Context] | None] | None = None
 
     @classmethod
-    def _of(cls, start: _Started) -> PersistentRequest:
+    def _of(
+        cls: type[Self],
+        start: Callable[[], Running],
+        start_known: Callable[[], tuple[Started, Context] | None] | None = None,
+    ) -> Self:
+        """`start_known`: begins the call where it is known; else `start` does."""
         request = cls()
-        request._start = start
+        request._start, request._start_known = start, start_known
+        request._at = MPI._addressof(request)
         return request
 
     def Start(self) -> None:
         """Begin the call.  Raises UsageError while it is under way, and when it was freed."""
         if self._start is None:
             raise UsageError("this persistent request was freed")
-        if self._running is not None and not (self._running.done and self == MPI.REQUEST_NULL):
+        over = self == MPI.REQUEST_NULL and (self._running is None or self._running.done)
+        if not over and (self._known is not None or self._running is not None):
             raise UsageError("this persistent request is started already: wait for it first")
-        self._running = self._start()
+        known = None if self._start_known is None else self._start_known()
+        if known is not None:
+            self._running, (self._known, self._context) = None, known
+            handle = _handle_for_known(*known)
+        else:
+            self._known, self._running = None, self._start()
+            handle = _handle_for(self._running)
         # mpi4py sets handles of its own objects only: the generalised request's goes where MPI looks for it.
-        handle = _handle_for(self._running)
-        ctypes.memmove(MPI._addressof(self), MPI._addressof(handle), MPI._sizeof(MPI.Request))
+        ctypes.memmove(self._at, MPI._addressof(handle), _HANDLE_BYTES)
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
@@ -213,9 +268,9 @@ class PersistentRequest(_Waiting, MPI.Prequest):
 
     def Free(self) -> None:
         """Let go of the buffers.  A call under way is waited for."""
-        if self._running is not None:
+        if self._known is not None or self._running is not None:
             self.Wait()
-        self._start = None
+        self._start = self._start_known = None
 
 
 class MessageRequest(Request):
@@ -244,10 +299,12 @@ class PersistentMessage(PersistentRequest):
     _over: Callable[[], None]
 
     @classmethod
-    def of(cls, start: _Started, inner: MPI.Prequest, over: Callable[[], None]) -> PersistentMessage:
+    def of(
+        cls, start: Callable[[], Running], inner: MPI.Prequest, over: Callable[[], None]
+    ) -> PersistentMessage:
         """`inner`: MPI's own request; `over` is called when this one is freed."""
-        request = cls()
-        request._start, request._inner, request._over = start, inner, over
+        request = super()._of(start)
+        request._inner, request._over = inner, over
         return request
 
     def Cancel(self) -> None:
@@ -265,17 +322,32 @@ class PersistentMessage(PersistentRequest):
 
 def _handle_for(running: Running) -> MPI.Grequest:
     """MPI's request that becomes complete with the call."""
-
-    def query(status: MPI.Status) -> None:
-        _fill_in(status, running.status)
-        if isinstance(running.error, MPI.Exception):
-            raise running.error
-        if running.error is not None:
-            raise MPI.Exception(MPI.ERR_OTHER)
-
-    handle = MPI.Grequest.Start(query)
+    handle = MPI.Grequest.Start(_query, None, None, (running,))
     running.tell(handle.Complete)
     return handle
+
+
+def _query(status: MPI.Status, running: Running) -> None:
+    """What MPI is told of a call that is complete."""
+    _fill_in(status, running.status)
+    if isinstance(running.error, MPI.Exception):
+        raise running.error
+    if running.error is not None:
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+
+def _handle_for_known(known: Started, context: Context) -> MPI.Grequest:
+    """The same of a call that C has."""
+    handle = MPI.Grequest.Start(_query_known, None, None, (known,))
+    known.tell(handle.Complete)
+    if not known.done:
+        PROGRESS.watch(context)
+    return handle
+
+
+def _query_known(status: MPI.Status, known: Started) -> None:
+    if known.running is not None:
+        _query(status, known.running)
 
 
 def _hidden(requests: Sequence[MPI.Request]) -> list[int]:
@@ -292,19 +364,19 @@ def _fill_in(status: MPI.Status, message: MPI.Status | None) -> None:
 
 def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) -> T:
     """MPI's call on several requests; what one of ours ended with in place of MPI's word for it."""
-    ours = [request for request in requests if isinstance(request, _Waiting) and request._running is not None]
+    ours = [request for request in requests if isinstance(request, _Waiting)]
     try:
         result = action()
     except MPI.Exception:
         for request in ours:
-            running = request._running
+            running = request._running if request._known is None else request._known.running
             if running is not None and running.done and running.error is not None:
-                request._running = None
+                request._running = request._known = None
                 raise running.error from None
         raise
     for request in ours:
         if request == MPI.REQUEST_NULL:
-            request._running = None
+            request._running = request._known = None
     return result
 
 

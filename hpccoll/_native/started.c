@@ -1,0 +1,327 @@
+/* Known calls that were started and are not over; see repeats.h.
+ *
+ * A call whose payload travels along with the agreement is over when all ranks have arrived at it: then its results are
+ * there to be taken.  Those that were started wait in a queue and have their turns in the order of the calls:
+ *
+ *     Repeats.start   into the queue; a turn
+ *     a turn          of the first: arrive, if it has not.  All have arrived, and call the same? take the results; next
+ *     Started.wait    turns, for a moment
+ *
+ * What takes longer is taken over by Python, with all that is in the queue: it has the deadlines, the words for errors
+ * and the worker.  Ranks of one node only, since leaders of several would have to answer one another meanwhile. */
+
+#include "repeats.h"
+
+#include <structmember.h>
+
+static Started *
+first_of(const Repeats *self)
+{
+    return self->queue[self->queue_head % MOST_STARTED];
+}
+
+static int64_t
+queued(const Repeats *self)
+{
+    return self->queue_tail - self->queue_head;
+}
+
+static uint64_t
+arrival_of(const Started *call)
+{
+    return ARRIVALS_PER_CALL * (uint64_t)call->sequence + 1;
+}
+
+/* Calls what was to be called at the end; 0, or -1 with an error. */
+static int
+tell(Started *call)
+{
+    PyObject *action = call->action;
+    call->action = NULL;
+    if (action == NULL)
+        return 0;
+    PyObject *result = PyObject_CallNoArgs(action);
+    Py_DECREF(action);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* Out of the queue, which gives its reference away. */
+static Started *
+take_first(Repeats *self)
+{
+    Started *call = first_of(self);
+    self->queue[self->queue_head++ % MOST_STARTED] = NULL;
+    call->known = NULL;
+    return call;
+}
+
+static int
+finish_first(Repeats *self)
+{
+    Started *call = first_of(self);
+    Known *known = call->known;
+    *repeats_number(self, AGREED) = call->sequence + 1;
+    if (call->target != NULL)
+        take_results(self, known, call->half, call->target);
+    known->calls += 1, known->use += 1;
+    if (call->record != NULL)
+        record_end(call->record);
+    take_first(self);
+    call->done = 1;
+    Py_CLEAR(call->given);
+    Py_CLEAR(call->prepare);
+    int failed = tell(call);
+    Py_DECREF(call);
+    return failed;
+}
+
+int
+move_started(Repeats *self)
+{
+    while (queued(self) > 0) {
+        Started *call = first_of(self);
+        if (!call->arrived) {
+            call->half = arrive(self, call->known, call->sequence, call->payload);
+            call->arrived = 1;
+        }
+        if (first_word_below(self->arrived, self->members, self->stride, arrival_of(call), 0) >= 0
+            || !all_call_the_same(self, call->half))
+            return 0;
+        if (finish_first(self) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+void
+drop_started(Repeats *self)
+{
+    while (queued(self) > 0)
+        Py_DECREF(take_first(self));
+}
+
+/* Whether a call can be begun here: nobody has given up, and all calls that have not agreed are in the queue. */
+static int
+is_in_order(const Repeats *self)
+{
+    return load_word(self->words) == 0 && queued(self) < MOST_STARTED
+           && *repeats_number(self, NEXT) - *repeats_number(self, AGREED) == queued(self);
+}
+
+/* A call that comes next, not in the queue yet. */
+static Started *
+new_started(Repeats *self, Known *known, PyObject *given, PyObject *prepare, const Sight *sights)
+{
+    State *state = PyType_GetModuleState(Py_TYPE(self));
+    Started *call = PyObject_New(Started, state->started);
+    if (call == NULL)
+        return NULL;
+    *call = (Started){
+        .ob_base = call->ob_base,
+        .repeats = (Repeats *)Py_NewRef(self),
+        .known = known,
+        .collective = Py_NewRef(known->key.collective),
+        .given = Py_NewRef(given),
+        .prepare = Py_NewRef(prepare),
+        .payload = known->reads < 0 ? NULL : sights[known->reads].data,
+        .target = known->writes < 0 ? NULL : sights[known->writes].data,
+        .began_s = now_s(),
+    };
+    return call;
+}
+
+static int
+enqueue(Repeats *self, Started *call)
+{
+    call->record = self->record;
+    call->sequence = (*repeats_number(self, NEXT))++;
+    self->queue[self->queue_tail++ % MOST_STARTED] = (Started *)Py_NewRef((PyObject *)call);
+    return move_started(self);
+}
+
+PyObject *
+Repeats_start(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3) {
+        PyErr_Format(PyExc_TypeError, "start() takes 3 arguments (%zd given)", nargs);
+        return NULL;
+    }
+    Sight sights[ARGUMENTS];
+    Known *known = self->nodes > 1 ? NULL : find_known(self, args[0], args[1], sights);
+    if (known == NULL || known->program != NULL || known->finish != NULL || !is_in_order(self))
+        Py_RETURN_FALSE;
+    int held = hold(self);
+    if (held <= 0)
+        return held < 0 ? NULL : Py_NewRef(Py_False);
+    Started *call = new_started(self, known, args[1], args[2], sights);
+    int failed = call == NULL || !begin_record(self, known);
+    int in_order = is_in_order(self); /* meanwhile Python may have taken the queue over */
+    if (!failed && in_order)
+        failed = enqueue(self, call) < 0;
+    if (let_go(self) < 0 || failed || !in_order)
+        Py_CLEAR(call);
+    return in_order || failed ? (PyObject *)call : Py_NewRef(Py_False);
+}
+
+PyObject *
+Repeats_move(Repeats *self, PyObject *unused)
+{
+    (void)unused;
+    if (move_started(self) < 0)
+        return NULL;
+    return PyFloat_FromDouble(queued(self) > 0 ? now_s() - first_of(self)->began_s : -1.0);
+}
+
+PyObject *
+Repeats_take_over(Repeats *self, PyObject *unused)
+{
+    (void)unused;
+    PyObject *taken = PyList_New(0);
+    if (taken == NULL || move_started(self) < 0) {
+        Py_XDECREF(taken);
+        return NULL;
+    }
+    while (queued(self) > 0) {
+        Started *call = take_first(self);
+        int failed = PyList_Append(taken, (PyObject *)call);
+        Py_DECREF(call);
+        if (failed < 0) {
+            Py_DECREF(taken);
+            return NULL;
+        }
+    }
+    return taken;
+}
+
+/* One of them */
+
+/* The queue has moved until this one is over (1), or Python has to go on (0); -1 with an error. */
+static PyObject *
+Started_wait(Started *self, PyObject *unused)
+{
+    (void)unused;
+    Repeats *repeats = self->repeats;
+    double end = now_s() + repeats->patience_s;
+    if (!self->done && move_started(repeats) < 0)
+        return NULL;
+    while (!self->done && self->known != NULL && load_word(repeats->words) == 0 && now_s() < end) {
+        if (!wait_for_words(repeats, repeats->arrived, repeats->members, repeats->stride,
+                            arrival_of(first_of(repeats)))
+            || self->known == NULL)
+            break;
+        Started *before = first_of(repeats);
+        if (move_started(repeats) < 0)
+            return NULL;
+        if (queued(repeats) > 0 && first_of(repeats) == before)
+            break; /* others call something else */
+    }
+    return PyBool_FromLong(self->done);
+}
+
+static PyObject *
+Started_test(Started *self, PyObject *unused)
+{
+    (void)unused;
+    if (!self->done && self->known != NULL && move_started(self->repeats) < 0)
+        return NULL;
+    return PyBool_FromLong(self->done);
+}
+
+static PyObject *
+Started_tell(Started *self, PyObject *action)
+{
+    if (self->running != NULL)
+        return PyObject_CallMethod(self->running, "tell", "O", action);
+    Py_XSETREF(self->action, Py_NewRef(action));
+    return self->done && tell(self) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+Started_go_on_as(Started *self, PyObject *running)
+{
+    PyObject *action = self->action;
+    self->action = NULL;
+    Py_XSETREF(self->running, Py_NewRef(running));
+    Py_CLEAR(self->given);
+    Py_CLEAR(self->prepare);
+    if (action == NULL)
+        Py_RETURN_NONE;
+    PyObject *result = PyObject_CallMethod(running, "tell", "O", action);
+    Py_DECREF(action);
+    return result;
+}
+
+static PyObject *
+Started_get(Started *self, void *which)
+{
+    PyObject *found = which == NULL ? self->running : self->prepare;
+    return Py_NewRef(found == NULL ? Py_None : found);
+}
+
+static PyObject *
+Started_seconds(Started *self, void *unused)
+{
+    (void)unused;
+    return PyFloat_FromDouble(now_s() - self->began_s);
+}
+
+static void
+Started_dealloc(Started *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(self->repeats);
+    Py_XDECREF(self->collective);
+    Py_XDECREF(self->given);
+    Py_XDECREF(self->prepare);
+    Py_XDECREF(self->action);
+    Py_XDECREF(self->running);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef started_methods[] = {
+    {"wait", (PyCFunction)Started_wait, METH_NOARGS, NULL},
+    {"test", (PyCFunction)Started_test, METH_NOARGS, NULL},
+    {"tell", (PyCFunction)Started_tell, METH_O, NULL},
+    {"go_on_as", (PyCFunction)Started_go_on_as, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef started_members[] = {
+    {"collective", T_OBJECT, offsetof(Started, collective), READONLY, NULL},
+    {"sequence", T_LONGLONG, offsetof(Started, sequence), READONLY, NULL},
+    {"arrived", T_INT, offsetof(Started, arrived), READONLY, NULL},
+    {"done", T_INT, offsetof(Started, done), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef started_getters[] = {
+    {"running", (getter)Started_get, NULL, NULL, NULL},
+    {"prepare", (getter)Started_get, NULL, NULL, "prepare"},
+    {"seconds", (getter)Started_seconds, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot started_slots[] = {
+    {Py_tp_doc, "A known call that was started; hpccoll.runtime.repeats says what each method does."},
+    {Py_tp_dealloc, Started_dealloc},
+    {Py_tp_methods, started_methods},
+    {Py_tp_members, started_members},
+    {Py_tp_getset, started_getters},
+    {0, NULL},
+};
+
+static PyType_Spec started_spec = {
+    .name = "hpccoll._native._core.Started",
+    .basicsize = sizeof(Started),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = started_slots,
+};
+
+int
+add_started(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    return add_type(module, &started_spec, &state->started);
+}
