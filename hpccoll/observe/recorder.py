@@ -151,9 +151,8 @@ class Recorder(Silent):
         if sequence < 0:
             return
         written = self._long[form.WRITTEN // 8]
-        last = form.PAGE + (written - 1) % self._count * form.RECORD_BYTES
-        if written and self._long[(last + form.FINGERPRINT) // 8] == sequence and sequence not in self._open:
-            self._open[sequence] = _Open(last, written)  # the extension has begun it
+        if (found := self._begun(sequence, written)) is not None:
+            self._open[sequence] = found
             return
         code, instruction = self._caller()
         number = written + 1
@@ -168,6 +167,17 @@ class Recorder(Silent):
         self._long[(at + form.RECORD_BYTES) // 8 - 1] = number
         self._long[form.WRITTEN // 8] = number
         self._open[sequence] = _Open(at, number)
+
+    def _begun(self, sequence: int, written: int) -> _Open | None:
+        """A call that the extension has begun: among the last, which come in the order of their numbers."""
+        for number in range(written, max(0, written - self._count), -1):
+            at = form.PAGE + (number - 1) % self._count * form.RECORD_BYTES
+            recorded = self._long[(at + form.FINGERPRINT) // 8]
+            if recorded == sequence and sequence not in self._open:
+                return _Open(at, number)
+            if recorded <= sequence:
+                break
+        return None
 
     def _caller(self) -> tuple[int, int]:
         """The code outside this package that has called, and its instruction."""

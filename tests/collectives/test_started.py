@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from mpi4py import MPI
 import hpccoll
 from hpccoll import _native
 from hpccoll.errors import AbortedError, CollectiveTimeoutError, MismatchError, UsageError
+from hpccoll.observe import form
+from hpccoll.observe.reading import read_file
 from hpccoll.runtime.context import LONG_S
 from tests.collectives.conftest import Make
 from tests.collectives.test_repeats import again
@@ -287,6 +291,27 @@ def test_closing_while_it_is_under_way(world: MPI.Intracomm) -> None:
         request = attempt.start()
     request.Wait()
     attempt.check()
+    comm.close()
+
+
+@needs_engine
+@pytest.mark.ranks(2)
+def test_each_has_one_record(world: MPI.Intracomm, tmp_path: Path) -> None:
+    """Also those that Python has taken over."""
+    comm = hpccoll.Communicator(world)
+    attempts = [again(comm, Job("allreduce", 3 + k)) for k in range(3)]
+    before = 12
+    for late_s in (0, 3 * LONG_S):
+        world.Barrier()
+        time.sleep(late_s * comm.rank)
+        hpccoll.Request.Waitall(with_other_data(attempts, 1))
+    path = comm.dump_trace(tmp_path)
+    (written,) = struct.unpack_from("<Q", path.read_bytes(), form.WRITTEN)
+    calls = list(read_file(str(path)).calls.values())
+    assert [call.sequence for call in calls] == list(range(before + 6)) == list(range(written))
+    assert not any(call.waits for call in calls)
+    assert {call.collective for call in calls} == {"allreduce"}
+    assert {call.place.function for call in calls[before:] if call.place} == {"Attempt.start"}
     comm.close()
 
 

@@ -95,6 +95,88 @@ def test_calls_in_random_order(members: int) -> None:
     together([partial(play, members, me, part, f"order {members}") for me, part in enumerate(parts)])
 
 
+class Starter:
+    """One member that starts calls which it knows, and looks after them now and then."""
+
+    def __init__(self, member: Member, me: int, members: int, counts: list[int]) -> None:
+        self.member, self.me, self.members, self.counts = member, me, members, counts
+        self.calls: list[tuple[Any, Any, Any]] = []  # what was returned, its results, the memory around them
+        self.told: list[int] = []
+        for count in set(counts):
+            given = (np.zeros(count, np.int64), np.zeros(count, np.int64), MPI.SUM, 0)
+            nbytes = 8 * count
+            assert member.keep(given, last=members, payload=nbytes, piece=nbytes)
+
+    def start(self) -> None:
+        number = len(self.calls)
+        count = self.counts[number]
+        take, memory = guarded(count, np.dtype(np.int64))
+        given = (np.arange(count) + 100 * number + self.me, take, MPI.SUM, 0)
+        begun = self.member.repeats.start("allreduce", given, print)
+        assert begun is not False
+        assert begun.sequence == number
+        begun.tell(partial(self.told.append, number))
+        self.calls.append((begun, take, memory))
+
+    def check(self, others: list[Starter]) -> None:
+        """What is over was started by all, is right, and was told, in order."""
+        over = [number for number, call in enumerate(self.calls) if call[0].done]
+        assert over == list(range(len(over)))
+        assert self.told == over
+        assert all(len(other.calls) >= len(over) for other in others)
+        for number, (begun, take, memory) in enumerate(self.calls):
+            base = self.members * (np.arange(take.size) + 100 * number) + sum(range(self.members))
+            assert (take == (base if begun.done else 0)).all()
+            assert (memory[:64] == GUARD).all()
+            assert (memory[-64:] == GUARD).all()
+        assert list(self.member.numbers)[:2] == [len(self.calls), len(over)]
+        assert not self.member.lock.locked()
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_started_in_random_order(members: int) -> None:
+    for _, chance in rounds(60, f"started {members}"):
+        counts = [chance.randrange(1, ROOM // 8 + 1) for _ in range(chance.randrange(1, 60))]
+        memory = segment(members)
+        all_members = [
+            Starter(Member(memory, me, members, patience_s=1e-5), me, members, counts)
+            for me in range(members)
+        ]
+        for _ in range(chance.randrange(10, 300)):
+            one = chance.choice(all_members)
+            match chance.choice(("start", "start", "move", "test", "wait", "keep")):
+                case "start" if len(one.calls) < len(counts):
+                    one.start()
+                case "test" | "wait" as way if one.calls:
+                    begun = chance.choice(one.calls)[0]
+                    assert getattr(begun, way)() == begun.done
+                case "keep":  # not while there are any to which it could matter
+                    queued = any(not call[0].done for call in one.calls)
+                    assert one.member.keep(last=members) is not queued
+                case _:
+                    one.member.repeats.move()
+            one.check(all_members)
+        for one in all_members:
+            left = [call[0] for call in one.calls]
+            taken = one.member.repeats.take_over()
+            assert taken == [begun for begun in left if not begun.done]
+            assert [begun.arrived for begun in taken] == [1] * bool(taken) + [0] * (len(taken) - 1)
+            for begun in taken:
+                begun.go_on_as(Told())
+                assert begun.running.actions
+                assert begun.wait() is begun.test() is False
+
+
+class Told:
+    """Keeps what it is to tell."""
+
+    def __init__(self) -> None:
+        self.actions: list[Any] = []
+
+    def tell(self, action: Any) -> None:
+        self.actions.append(action)
+
+
 def test_random_numbers_of_a_call() -> None:
     """They are refused, or the call stays inside its slot and its array."""
     refused = made = 0

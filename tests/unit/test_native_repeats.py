@@ -326,3 +326,54 @@ def test_what_no_member_can_be(changed: dict[str, Any], error: type[Exception]) 
     arguments = {"control": segment(1), "me": 0, "members": 1} | changed
     with pytest.raises(error):
         Member(**arguments)
+
+
+def test_started_while_the_others_call_something_else() -> None:
+    """It stays where it is, for Python to find the words."""
+    memory = segment(2)
+    members = [Member(memory, me, 2, patience_s=0.01) for me in range(2)]
+    for me, member in enumerate(members):
+        assert member.keep(last=2, fingerprint=bytes(40) + bytes([0, me, 0, 0, 0, 0, 0, 0]))
+    given = (np.arange(4), np.zeros(4, np.int64), MPI.SUM, 0)
+    begun = [member.repeats.start("allreduce", given, print) for member in members]
+    assert all(begun)
+    assert [one.wait() for one in begun if one] == [False, False]
+    assert [member.repeats.move() >= 0 for member in members] == [True, True]
+    assert [len(member.repeats.take_over()) for member in members] == [1, 1]
+    assert not given[1].any()
+
+
+def test_started_after_another_has_given_up() -> None:
+    memory = segment(1)
+    member = Member(memory, 0, 1)
+    assert member.keep()
+    memory[0] = 1
+    assert member.repeats.start("allreduce", GIVEN, print) is False
+    assert list(member.numbers) == [0, 0, 0]
+
+
+def test_started_while_another_thread_calls() -> None:
+    member = alone()
+    with member.lock:
+        assert member.repeats.start("allreduce", GIVEN, print) is False
+    assert member.repeats.start("allreduce", GIVEN, print) is not False
+    assert not member.lock.locked()
+
+
+def test_started_and_forgotten() -> None:
+    member = Member(segment(2), 0, 2)
+    assert member.keep(last=2)
+    begun = member.repeats.start("allreduce", GIVEN, print)
+    assert begun is not False
+    member.repeats.forget()
+    assert begun.wait() is begun.test() is False
+    assert begun.running is None
+    assert member.repeats.move() == -1
+
+
+def test_no_more_are_started_than_there_is_room_for() -> None:
+    member = Member(segment(2), 0, 2)
+    assert member.keep(last=2)
+    begun = [member.repeats.start("allreduce", GIVEN, print) for _ in range(65)]
+    assert [one is not False for one in begun] == [True] * 64 + [False]
+    assert member.numbers[NEXT] == 64
