@@ -184,6 +184,7 @@ class Started:
     done: int
     running: Any
     prepare: Any
+    begun: Execution | None
     seconds: float
     def wait(self) -> bool: ...
     def test(self) -> bool: ...

@@ -40,11 +40,11 @@ let_go(const Repeats *self)
     return released == NULL ? -1 : 0;
 }
 
-/* No started call is under way in this process but those of the queue, and the communicator is whole. */
+/* No started call is under way in this process, and the communicator is whole. */
 static int
 is_idle(const Repeats *self)
 {
-    return *repeats_number(self, NEXT) == *repeats_number(self, AGREED) && !*(const int64_t *)self->pending.buf
+    return self->queue_tail == self->queue_head && *repeats_number(self, NEXT) == *repeats_number(self, AGREED) && !*(const int64_t *)self->pending.buf
            && load_word(self->words) == 0;
 }
 
@@ -156,8 +156,7 @@ scratch_of(Repeats *self, int which, int64_t nbytes)
     return PyByteArray_FromStringAndSize(NULL, nbytes);
 }
 
-/* What a run has no use of any more. */
-static void
+void
 keep_scratch(Repeats *self, PyObject **scratch)
 {
     for (int which = 0; which < 2; ++which)
@@ -165,9 +164,13 @@ keep_scratch(Repeats *self, PyObject **scratch)
             Py_XSETREF(self->scratch[which], Py_NewRef(scratch[which]));
 }
 
-static Execution *
+Execution *
 begin_program(Repeats *self, const Known *known, PyObject *given, int64_t sequence, PyObject **scratch)
 {
+    scratch[0] = scratch_of(self, 0, known->program->needed[SCRATCH] * known->itemsize);
+    scratch[1] = scratch_of(self, 1, known->program->needed[WIRE] * WIRE_BYTES);
+    if (scratch[0] == NULL || scratch[1] == NULL)
+        return NULL;
     State *state = PyType_GetModuleState(Py_TYPE(self));
     PyObject *memory[MEMORIES] = {
         [INPUT] = known->reads < 0 ? self->nothing : PyTuple_GET_ITEM(given, known->reads),
@@ -180,8 +183,7 @@ begin_program(Repeats *self, const Known *known, PyObject *given, int64_t sequen
                          known->kernel, channel, self->channels, known->wire);
 }
 
-/* Runs a program for a while; whether that went well. */
-static int
+int
 run_program(const Repeats *self, const Known *known, Execution *execution)
 {
     /* Messages are MPI's, which nobody calls with the GIL (see Execution_advance). */
@@ -202,11 +204,7 @@ static PyObject *
 execute(Repeats *self, Known *known, PyObject *given, int64_t sequence)
 {
     PyObject *scratch[2], *outcome = NULL;
-    scratch[0] = scratch_of(self, 0, known->program->needed[SCRATCH] * known->itemsize);
-    scratch[1] = scratch_of(self, 1, known->program->needed[WIRE] * WIRE_BYTES);
-    Execution *execution = scratch[0] == NULL || scratch[1] == NULL
-                               ? NULL
-                               : begin_program(self, known, given, sequence, scratch);
+    Execution *execution = begin_program(self, known, given, sequence, scratch);
     if (execution != NULL && run_program(self, known, execution)) {
         if (execution_is_complete(execution)) {
             Py_CLEAR(execution);

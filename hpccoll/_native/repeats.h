@@ -21,6 +21,7 @@
 #define ARRIVALS_PER_CALL 2
 #define TURNS_PER_PROGRESS 16
 #define MOST_STARTED 64 /* that are not over */
+#define STARTED_BYTES 262144 /* of both arguments: what is more is Python's, whose worker moves it without the GIL */
 
 /* The documented beginning of NumPy's PyArrayObject (the same from NumPy 1.7 on), and its flags. */
 typedef struct {
@@ -93,7 +94,9 @@ typedef struct {
     char *target;
     long long sequence;
     int64_t half;
-    int arrived, done;
+    int arrived, agreed, done;
+    Execution *execution; /* of its program, once all have agreed; else NULL */
+    PyObject *scratch[2];
     double began_s;
     Record *record;
     PyObject *action;  /* what is to be called at the end, or NULL */
@@ -175,6 +178,13 @@ int begin_record(Repeats *self, const Known *known);
 int64_t arrive(Repeats *self, const Known *known, int64_t sequence, const char *payload);
 /* The results of a call whose payload has travelled along.  Its kernel is a loop of C: it cannot fail. */
 void take_results(const Repeats *self, const Known *known, int64_t half, char *target);
+
+/* The program of a call begins; `scratch`: two references, the caller's, also where it fails. */
+Execution *begin_program(Repeats *self, const Known *known, PyObject *given, int64_t sequence, PyObject **scratch);
+/* Runs a program for a while; whether that went well. */
+int run_program(const Repeats *self, const Known *known, Execution *execution);
+/* What a run has no use of any more. */
+void keep_scratch(Repeats *self, PyObject **scratch);
 
 /* Moves on what was started, as far as it goes without waiting; -1 with an error. */
 int move_started(Repeats *self);

@@ -1,10 +1,10 @@
 /* Known calls that were started and are not over; see repeats.h.
  *
- * A call whose payload travels along with the agreement is over when all ranks have arrived at it: then its results are
- * there to be taken.  Those that were started wait in a queue and have their turns in the order of the calls:
+ * They wait in a queue and have their turns in the order of the calls:
  *
  *     Repeats.start   into the queue; a turn
- *     a turn          of the first: arrive, if it has not.  All have arrived, and call the same? take the results; next
+ *     a turn          of the first: arrive, if it has not.  All have arrived, and call the same?  Take the results that
+ *                     have travelled along, or run its program as far as it goes.  Over?  The next
  *     Started.wait    turns, for a moment
  *
  * What takes longer is taken over by Python, with all that is in the queue: it has the deadlines, the words for errors
@@ -56,19 +56,27 @@ take_first(Repeats *self)
     return call;
 }
 
+static void
+let_program_go(Started *call)
+{
+    Py_CLEAR(call->execution);
+    for (int which = 0; which < 2; ++which)
+        Py_CLEAR(call->scratch[which]);
+}
+
 static int
 finish_first(Repeats *self)
 {
     Started *call = first_of(self);
     Known *known = call->known;
-    *repeats_number(self, AGREED) = call->sequence + 1;
-    if (call->target != NULL)
-        take_results(self, known, call->half, call->target);
     known->calls += 1, known->use += 1;
     if (call->record != NULL)
         record_end(call->record);
+    if (call->execution != NULL)
+        keep_scratch(self, call->scratch);
     take_first(self);
     call->done = 1;
+    let_program_go(call);
     Py_CLEAR(call->given);
     Py_CLEAR(call->prepare);
     int failed = tell(call);
@@ -76,21 +84,56 @@ finish_first(Repeats *self)
     return failed;
 }
 
+/* All have come, and call the same. */
+static int
+have_agreed(Repeats *self, Started *call)
+{
+    if (!call->known->agrees)
+        return 1;
+    if (!call->arrived)
+        call->half = arrive(self, call->known, call->sequence, call->payload);
+    call->arrived = 1;
+    return first_word_below(self->arrived, self->members, self->stride, arrival_of(call), 0) < 0
+           && all_call_the_same(self, call->half);
+}
+
+/* A turn of the first of the queue; whether it is over. */
+static int
+advance(Repeats *self, Started *call)
+{
+    const Known *known = call->known;
+    if (!call->agreed) {
+        if (!have_agreed(self, call))
+            return 0;
+        if (known->program != NULL) {
+            call->execution = begin_program(self, known, call->given, call->sequence, call->scratch);
+            if (call->execution == NULL) {
+                PyErr_Clear(); /* Python will come to the same */
+                let_program_go(call);
+                return 0;
+            }
+            if (call->record != NULL)
+                call->record->agreed_ns = now_ns(), call->record->state = MOVING;
+        }
+        call->agreed = 1;
+        *repeats_number(self, AGREED) = call->sequence + 1;
+    }
+    if (call->execution == NULL) {
+        if (call->target != NULL)
+            take_results(self, known, call->half, call->target);
+        return 1;
+    }
+    while (!execution_is_over(call->execution) && execution_pass(call->execution))
+        ;
+    return execution_is_complete(call->execution);
+}
+
 int
 move_started(Repeats *self)
 {
-    while (queued(self) > 0) {
-        Started *call = first_of(self);
-        if (!call->arrived) {
-            call->half = arrive(self, call->known, call->sequence, call->payload);
-            call->arrived = 1;
-        }
-        if (first_word_below(self->arrived, self->members, self->stride, arrival_of(call), 0) >= 0
-            || !all_call_the_same(self, call->half))
-            return 0;
+    while (queued(self) > 0 && advance(self, first_of(self)))
         if (finish_first(self) < 0)
             return -1;
-    }
     return 0;
 }
 
@@ -105,8 +148,18 @@ drop_started(Repeats *self)
 static int
 is_in_order(const Repeats *self)
 {
+    int64_t not_agreed = queued(self) - (queued(self) > 0 && first_of(self)->agreed);
     return load_word(self->words) == 0 && queued(self) < MOST_STARTED
-           && *repeats_number(self, NEXT) - *repeats_number(self, AGREED) == queued(self);
+           && *repeats_number(self, NEXT) - *repeats_number(self, AGREED) == not_agreed;
+}
+
+/* Whether C does such calls without waiting for them. */
+static int
+is_startable(const Repeats *self, const Known *known)
+{
+    return known != NULL && known->finish == NULL && self->nodes == 1
+           && (known->program == NULL
+               || (!known->program->messages && known->nbytes[0] + known->nbytes[1] <= STARTED_BYTES));
 }
 
 /* A call that comes next, not in the queue yet. */
@@ -148,8 +201,8 @@ Repeats_start(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Sight sights[ARGUMENTS];
-    Known *known = self->nodes > 1 ? NULL : find_known(self, args[0], args[1], sights);
-    if (known == NULL || known->program != NULL || known->finish != NULL || !is_in_order(self))
+    Known *known = find_known(self, args[0], args[1], sights);
+    if (!is_startable(self, known) || !is_in_order(self))
         Py_RETURN_FALSE;
     int held = hold(self);
     if (held <= 0)
@@ -196,25 +249,40 @@ Repeats_take_over(Repeats *self, PyObject *unused)
 
 /* One of them */
 
-/* The queue has moved until this one is over (1), or Python has to go on (0); -1 with an error. */
+/* Waits a moment for what the first of the queue waits for; 1, 0 where that did not come, or -1 with an error. */
+static int
+wait_for_first(Repeats *self)
+{
+    Started *first = first_of(self);
+    if (first->execution == NULL)
+        return wait_for_words(self, self->arrived, self->members, self->stride, arrival_of(first));
+    Execution *execution = (Execution *)Py_NewRef(first->execution); /* meanwhile Python may take it over */
+    int went_well = run_program(self, first->known, execution);
+    int over = execution_is_over(execution);
+    Py_DECREF(execution);
+    return went_well ? over : -1;
+}
+
+/* The queue has moved until this one is over (True), or Python has to go on (False). */
 static PyObject *
 Started_wait(Started *self, PyObject *unused)
 {
     (void)unused;
     Repeats *repeats = self->repeats;
     double end = now_s() + repeats->patience_s;
-    if (!self->done && move_started(repeats) < 0)
+    if (!self->done && self->known != NULL && move_started(repeats) < 0)
         return NULL;
     while (!self->done && self->known != NULL && load_word(repeats->words) == 0 && now_s() < end) {
-        if (!wait_for_words(repeats, repeats->arrived, repeats->members, repeats->stride,
-                            arrival_of(first_of(repeats)))
-            || self->known == NULL)
+        const Started *before = first_of(repeats);
+        int agreed = before->agreed, came = wait_for_first(repeats);
+        if (came < 0)
+            return NULL;
+        if (!came || self->known == NULL)
             break;
-        Started *before = first_of(repeats);
         if (move_started(repeats) < 0)
             return NULL;
-        if (queued(repeats) > 0 && first_of(repeats) == before)
-            break; /* others call something else */
+        if (queued(repeats) > 0 && first_of(repeats) == before && before->agreed == agreed)
+            break; /* others call something else, or a kernel has failed */
     }
     return PyBool_FromLong(self->done);
 }
@@ -243,6 +311,7 @@ Started_go_on_as(Started *self, PyObject *running)
     PyObject *action = self->action;
     self->action = NULL;
     Py_XSETREF(self->running, Py_NewRef(running));
+    let_program_go(self);
     Py_CLEAR(self->given);
     Py_CLEAR(self->prepare);
     if (action == NULL)
@@ -255,7 +324,7 @@ Started_go_on_as(Started *self, PyObject *running)
 static PyObject *
 Started_get(Started *self, void *which)
 {
-    PyObject *found = which == NULL ? self->running : self->prepare;
+    PyObject *found = *(PyObject **)((char *)self + (size_t)which);
     return Py_NewRef(found == NULL ? Py_None : found);
 }
 
@@ -270,6 +339,7 @@ static void
 Started_dealloc(Started *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    let_program_go(self);
     Py_XDECREF(self->repeats);
     Py_XDECREF(self->collective);
     Py_XDECREF(self->given);
@@ -297,8 +367,9 @@ static PyMemberDef started_members[] = {
 };
 
 static PyGetSetDef started_getters[] = {
-    {"running", (getter)Started_get, NULL, NULL, NULL},
-    {"prepare", (getter)Started_get, NULL, NULL, "prepare"},
+    {"running", (getter)Started_get, NULL, NULL, (void *)offsetof(Started, running)},
+    {"prepare", (getter)Started_get, NULL, NULL, (void *)offsetof(Started, prepare)},
+    {"begun", (getter)Started_get, NULL, NULL, (void *)offsetof(Started, execution)},
     {"seconds", (getter)Started_seconds, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -55,7 +55,7 @@ from hpccoll.runtime.one_shot import finish_payload
 from hpccoll.runtime.opening import Opening, fingerprint_of, refusal_kind
 from hpccoll.runtime.planning import Planned, Planner
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.repeats import Given, Repeats, never, possible
+from hpccoll.runtime.repeats import Given, Repeats, never, possible, startable
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
@@ -239,7 +239,7 @@ class Context:
             for one in self._repeats.take_over():
                 if one.arrived:
                     self._control.has_arrived(arrival_number(one.sequence))
-                stages = self._rest(one.prepare, None, one.sequence, bool(one.arrived))
+                stages = self._rest(one.prepare, one.begun, one.sequence, bool(one.arrived))
                 running = self.running(stages, one.collective, one.sequence)
                 one.go_on_as(running)
                 PROGRESS.add(running)
@@ -343,8 +343,7 @@ class Context:
 
     def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
         planned = yield from self.steps(call, sequence)
-        starts_in_c = planned.schedule is None and self.layout.node_count == 1
-        if given is not None and starts_in_c and not self.planner.forced_name:
+        if given is not None and startable(call, self.layout) and not self.planner.forced_name:
             self._note(given, call, planned)
 
     def in_turn(

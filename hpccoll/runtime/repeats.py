@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hpccoll._native import _core
 
 PATIENCE_S = 2e-3  # what takes longer is left to Python, which has deadlines and words for errors
+STARTED_BYTES = 262144  # the number is that of _native/repeats.h
 TRAVEL = ("", "reduce", "gather", "broadcast")  # the order is that of _native/repeats.h
 Given = tuple[Any, Any, Any, int]  # buffers, operator and root, as the caller passed them
 
@@ -240,6 +241,12 @@ def _in_bytes(part: Part | None, itemsize: int) -> dict[str, int]:
         "first": part.first,
         "last": part.last,
     }
+
+
+def startable(call: Call, layout: Layout) -> bool:
+    """Whether C can begin such calls for a caller who does not wait."""
+    taken = 0 if call.take is None else call.take.flat.nbytes
+    return layout.node_count == 1 and call.give.nbytes + taken <= STARTED_BYTES
 
 
 def possible() -> bool:

@@ -32,6 +32,7 @@ needs_engine = pytest.mark.skipif(bool(_native.reason()), reason=_native.reason(
 ONE_NODE = layouts({"": (2, 3, 4)})
 PAIR = layouts({"": (2,)})
 MOST_STARTED = 64  # in _native/repeats.h
+COUNTS = (3, 400, 2000)  # by one slot, by one part, by several
 
 
 @contextmanager
@@ -63,10 +64,11 @@ def with_other_data(attempts: list[Attempt], salt: int) -> list[MPI.Request]:
 
 @needs_engine
 @ONE_NODE
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_second_start_is_known(communicator: Make, layout: str, collective: str) -> None:
-    comm = communicator(layout=layout)
-    attempt = Attempt(comm, Job(collective, 3, root=comm.size - 1))
+def test_the_second_start_is_known(communicator: Make, layout: str, collective: str, count: int) -> None:
+    comm = communicator(layout=layout, small_bytes=1024)
+    attempt = Attempt(comm, Job(collective, count, root=comm.size - 1))
     before = comm.tally()
     for salt in range(2):
         with_other_data([attempt], salt)[0].Wait()
@@ -81,10 +83,11 @@ def test_the_second_start_is_known(communicator: Make, layout: str, collective: 
 
 @needs_engine
 @ONE_NODE
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_persistent_calls_are_known(communicator: Make, layout: str, collective: str) -> None:
-    comm = communicator(layout=layout)
-    attempt = Attempt(comm, Job(collective, 3, root=comm.size - 1))
+def test_persistent_calls_are_known(communicator: Make, layout: str, collective: str, count: int) -> None:
+    comm = communicator(layout=layout, small_bytes=1024)
+    attempt = Attempt(comm, Job(collective, count, root=comm.size - 1))
     request = attempt.prepare()
     with begun_in_python(comm) as begun:
         for salt in range(10):
@@ -138,7 +141,7 @@ WAYS: dict[str, Callable[[list[MPI.Request]], object]] = {
 @ONE_NODE
 def test_several_are_waited_for(communicator: Make, layout: str, way: str) -> None:
     comm = communicator(layout=layout)
-    jobs = [Job("allreduce", 3), Job("scan", 5), Job("allgather", 2), Job("broadcast", 4)]
+    jobs = [Job("allreduce", 3), Job("scan", 500), Job("allgather", 2000), Job("broadcast", 4)]
     attempts = [Attempt(comm, job) for job in jobs]
     for salt in range(5):
         requests = with_other_data(attempts, salt)
@@ -151,7 +154,7 @@ def test_several_are_waited_for(communicator: Make, layout: str, way: str) -> No
 @on_layouts(2, 3)
 def test_beside_blocking_calls(communicator: Make, layout: str) -> None:
     comm = communicator(layout=layout)
-    started = [again(comm, Job("allreduce", 3 + k)) for k in range(3)]
+    started = [again(comm, Job("allreduce", count)) for count in COUNTS]
     short, long = again(comm, Job("scan", 5)), again(comm, Job("allreduce", 50_000))
     forced = again(comm, Job("allreduce", 9))
     for salt in range(10):
@@ -171,11 +174,12 @@ def test_beside_blocking_calls(communicator: Make, layout: str) -> None:
 
 
 @ONE_NODE
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("late_s", [LONG_S / 4, 3 * LONG_S])
-def test_a_rank_that_comes_late(communicator: Make, layout: str, late_s: float) -> None:
+def test_a_rank_that_comes_late(communicator: Make, layout: str, late_s: float, count: int) -> None:
     """The others wait in C for a moment, and then in Python."""
     comm = communicator(layout=layout)
-    attempts = [again(comm, Job("allreduce", 3)), again(comm, Job("alltoall", 2))]
+    attempts = [again(comm, Job("allreduce", count)), again(comm, Job("alltoall", count - 1))]
     for salt in range(3):
         for late in range(comm.size):
             MPI.COMM_WORLD.Barrier()
@@ -226,9 +230,10 @@ def test_it_moves_on_while_the_caller_computes(communicator: Make, layout: str) 
 
 
 @PAIR
-def test_different_calls(communicator: Make, layout: str) -> None:
+@pytest.mark.parametrize("count", COUNTS)
+def test_different_calls(communicator: Make, layout: str, count: int) -> None:
     comm = communicator(layout=layout)
-    attempts = [again(comm, Job("allreduce", 3)), again(comm, Job("allreduce", 4))]
+    attempts = [again(comm, Job("allreduce", count)), again(comm, Job("allreduce", count + 1))]
     for _ in range(2):
         request = attempts[comm.rank].start()
         with pytest.raises(MismatchError, match="count") as caught:
@@ -341,7 +346,7 @@ def test_in_a_forked_child(communicator: Make) -> None:
 def test_two_threads(communicator: Make, layout: str) -> None:
     """Each with a communicator of its own, while the worker looks after both."""
     comms = [communicator(layout=layout), communicator(layout=layout, timeout_s=60)]
-    attempts = [[again(comm, Job("allreduce", 3 + k)) for k in range(3)] for comm in comms]
+    attempts = [[again(comm, Job("allreduce", count)) for count in COUNTS] for comm in comms]
     failed: list[BaseException] = []
 
     def work(mine: list[Attempt]) -> None:
