@@ -424,6 +424,7 @@ static PyMethodDef repeats_methods[] = {
     {"start", (PyCFunction)(void (*)(void))Repeats_start, METH_FASTCALL, NULL},
     {"move", (PyCFunction)Repeats_move, METH_NOARGS, NULL},
     {"take_over", (PyCFunction)Repeats_take_over, METH_NOARGS, NULL},
+    {"await_started", (PyCFunction)Repeats_await_started, METH_O, NULL},
     {"keep", (PyCFunction)(void (*)(void))Repeats_keep, METH_VARARGS | METH_KEYWORDS, NULL},
     {"use_group", (PyCFunction)Repeats_use_group, METH_O, NULL},
     {"forget", (PyCFunction)Repeats_forget, METH_NOARGS, NULL},

@@ -136,7 +136,10 @@ struct Repeats {
     PyObject *past; /* label -> calls of those that are not kept any more */
     Started *queue[MOST_STARTED];
     int64_t queue_head, queue_tail;
+    word_t awaited; /* the arrival that the first of the queue waits for; 0: the queue is empty; ANYTHING: its program */
 };
+
+#define ANYTHING UINT64_MAX
 
 static inline int64_t *
 repeats_number(const Repeats *self, int which)
@@ -193,6 +196,7 @@ void drop_started(Repeats *self);
 PyObject *Repeats_start(Repeats *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *Repeats_move(Repeats *self, PyObject *unused);
 PyObject *Repeats_take_over(Repeats *self, PyObject *unused);
+PyObject *Repeats_await_started(Repeats *self, PyObject *seconds);
 
 /* Whether `count` words, `stride` apart, have come to a value; keeps the core for as long as waits do, then gives it
  * away at every turn, and gives up when Python is to go on. */

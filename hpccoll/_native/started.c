@@ -13,6 +13,14 @@
 #include "repeats.h"
 
 #include <structmember.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+/* Between looks of who has nothing else to do: where each rank has a core, and where they share cores. */
+#define NAP_NS 20000
+#define LONG_NAP_NS 100000
+#define LONG_SPIN_S 10e-6
 
 static Started *
 first_of(const Repeats *self)
@@ -46,6 +54,15 @@ tell(Started *call)
     return result == NULL ? -1 : 0;
 }
 
+/* For whoever looks without the GIL. */
+static void
+show_first(Repeats *self)
+{
+    store_word(&self->awaited, queued(self) == 0                     ? 0
+                               : first_of(self)->execution != NULL ? ANYTHING
+                                                                    : arrival_of(first_of(self)));
+}
+
 /* Out of the queue, which gives its reference away. */
 static Started *
 take_first(Repeats *self)
@@ -53,6 +70,7 @@ take_first(Repeats *self)
     Started *call = first_of(self);
     self->queue[self->queue_head++ % MOST_STARTED] = NULL;
     call->known = NULL;
+    show_first(self);
     return call;
 }
 
@@ -134,6 +152,7 @@ move_started(Repeats *self)
     while (queued(self) > 0 && advance(self, first_of(self)))
         if (finish_first(self) < 0)
             return -1;
+    show_first(self);
     return 0;
 }
 
@@ -224,6 +243,32 @@ Repeats_move(Repeats *self, PyObject *unused)
     if (move_started(self) < 0)
         return NULL;
     return PyFloat_FromDouble(queued(self) > 0 ? now_s() - first_of(self)->began_s : -1.0);
+}
+
+/* Until the first of the queue can be moved on, at most so long; without the GIL, of which those who compute have need. */
+PyObject *
+Repeats_await_started(Repeats *self, PyObject *seconds)
+{
+    double end = PyFloat_AsDouble(seconds);
+    if (end == -1.0 && PyErr_Occurred())
+        return NULL;
+    const struct timespec nap = {0, self->spin_s > LONG_SPIN_S ? NAP_NS : LONG_NAP_NS}, long_nap = {0, LONG_NAP_NS};
+    int came = 0;
+    Py_BEGIN_ALLOW_THREADS
+#ifdef __linux__
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else a nap is 50 us longer */
+#endif
+    for (end += now_s(); !came && now_s() < end;) {
+        uint64_t awaited = load_word(&self->awaited);
+        if (awaited == ANYTHING)
+            nanosleep(&long_nap, NULL), came = 1;
+        else if (awaited != 0 && first_word_below(self->arrived, self->members, self->stride, awaited, 0) < 0)
+            came = 1;
+        else
+            nanosleep(&nap, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(came);
 }
 
 PyObject *

@@ -231,6 +231,11 @@ class Context:
             self.take_over()
         return 0 <= seconds <= LONG_S
 
+    def await_started(self, seconds: float) -> None:
+        """Until one of them can be moved on, or one is started that can, at most so long."""
+        if self._repeats is not None:
+            self._repeats.await_started(seconds)
+
     def take_over(self) -> None:
         """Go on here with known calls that were started and are not complete."""
         if self._repeats is None:

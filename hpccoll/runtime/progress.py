@@ -33,8 +33,8 @@ SLEEP_S = 30e-6
 LONGEST_SLEEP_S = 1e-3
 STAND_BACK_S = 2e-3
 HINT_S = 2e-3
-# While calls are started now and then, the worker looks so often whether there are any, for so long.
-DOZE_S = 100e-6
+# So long the worker looks after what C has alone; so long, while nothing is under way, it expects more.
+WATCH_S = 1e-3
 LINGER_S = 20e-3
 
 
@@ -126,6 +126,9 @@ class Watched(Protocol):
     def move_started(self) -> bool:
         """Move them on as far as they go without waiting; False when there are none any more."""
 
+    def await_started(self, seconds: float) -> None:
+        """Without the GIL, until any of them can be moved on, or one is started that can; at most so long."""
+
 
 class _TurnLock:
     """Held during turns; meanwhile no garbage is collected.
@@ -159,6 +162,7 @@ class Progress:
         self._pending: list[Running] = []
         self.number[0] = 0
         self._watched: set[Watched] = set()
+        self._watched_last: Watched | None = None
         self._watched_at = 0.0
         self._asleep = False
         self.lock = _TurnLock()
@@ -182,7 +186,7 @@ class Progress:
     def watch(self, calls: Watched) -> None:
         """Move started calls on that C has, until there are none."""
         self._watched.add(calls)
-        self._watched_at = time.monotonic()
+        self._watched_last, self._watched_at = calls, time.monotonic()
         if self._worker is None:
             with self.lock:
                 self._have_worker()
@@ -198,6 +202,7 @@ class Progress:
         """No turns any more for the calls of a communicator that is given up."""
         with self.lock:
             self._watched = {one for one in self._watched if one is not owner}
+            self._watched_last = None
             self._pending = [one for one in self._pending if one.owner is not owner]
             self.number[0] = len(self._pending)
 
@@ -279,8 +284,8 @@ class Progress:
         """The worker."""
         sleep_s = SLEEP_S
         while not self._stopped:
-            if not self._pending and not self._watched:
-                self._doze()
+            if not self._pending:
+                self._look_after_watched()
                 continue
             if self._waiting:
                 turns = self._turns
@@ -297,12 +302,24 @@ class Progress:
                 sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
             del hint  # it keeps the buffers of its call
 
+    def _look_after_watched(self) -> None:
+        """The worker, where C has all that is under way, or nothing is."""
+        watched = tuple(self._watched)
+        if not watched:
+            self._doze()
+            return
+        if len(watched) == 1:
+            watched[0].await_started(WATCH_S)
+        if self.turn() is None:
+            time.sleep(SLEEP_S)
+
     def _doze(self) -> None:
         """Nothing is under way: the worker sleeps, lightly at first."""
         self._wake.clear()
-        if time.monotonic() - self._watched_at < LINGER_S:
-            self._wake.wait(DOZE_S)
+        if self._watched_last is not None and time.monotonic() - self._watched_at < LINGER_S:
+            self._watched_last.await_started(WATCH_S)
             return
+        self._watched_last = None
         self._asleep = True
         if not self._pending and not self._watched:
             self._wake.wait()

@@ -93,6 +93,7 @@ class Repeats:
         self.again: Callable[[str, Given], Any] = self._native.again
         self.start: Callable[[str, Given, Callable[[], Call]], Any] = self._native.start
         self.move: Callable[[], float] = self._native.move
+        self.await_started: Callable[[float], bool] = self._native.await_started
         self.take_over: Callable[[], list[_core.Started]] = self._native.take_over
         _open.add(self)
 

@@ -377,3 +377,21 @@ def test_no_more_are_started_than_there_is_room_for() -> None:
     begun = [member.repeats.start("allreduce", GIVEN, print) for _ in range(65)]
     assert [one is not False for one in begun] == [True] * 64 + [False]
     assert member.numbers[NEXT] == 64
+
+
+def test_waiting_for_what_was_started_without_the_gil() -> None:
+    memory = segment(2)
+    members = [Member(memory, me, 2) for me in range(2)]
+    for member in members:
+        assert member.keep(last=2)
+    given = (np.arange(4), np.zeros(4, np.int64), MPI.SUM, 0)
+    first, other = (member.repeats for member in members)
+    assert first.await_started(0.01) is False
+    assert first.start("allreduce", given, print) is not False
+    assert first.await_started(0.01) is False
+    threading.Timer(0.05, other.start, ("allreduce", given, print)).start()
+    assert first.await_started(20.0) is True
+    assert first.move() == -1
+    assert first.await_started(0.0) is False
+    with pytest.raises(TypeError, match="real number"):
+        first.await_started("soon")  # type: ignore[arg-type]
