@@ -185,7 +185,7 @@ class Started:
     done: int
     running: Any
     prepare: Any
-    begun: Execution | None
+    begun: Execution | Spread | None
     seconds: float
     def wait(self) -> bool: ...
     def test(self) -> bool: ...

@@ -55,8 +55,7 @@ take_node_payload(const Repeats *self, const Known *known, int64_t half, char *t
     }
 }
 
-/* The spreading of what this node calls begins; 0, or -1 with an error. */
-static int
+int
 begin_spread(Repeats *self, const Known *known, int64_t half)
 {
     State *state = PyType_GetModuleState(Py_TYPE(self));
@@ -122,6 +121,18 @@ put_together(const Repeats *self, const Known *known, char *result)
     }
 }
 
+int
+publish(Repeats *self, const Known *known, int64_t half, uint64_t wanted)
+{
+    if (self->spread->error || !find_parts(self, known))
+        return 0;
+    char *result = result_of(self, half);
+    put_together(self, known, result + self->head_bytes);
+    memset(result, 0, 4); /* no problem */
+    store_word(self->verdict, wanted);
+    return 1;
+}
+
 /* The leader's part; see agree_between_nodes. */
 static PyObject *
 lead(Repeats *self, const Known *known, uint64_t wanted, int64_t half)
@@ -135,16 +146,11 @@ lead(Repeats *self, const Known *known, uint64_t wanted, int64_t half)
     Py_BEGIN_ALLOW_THREADS
     over = spread_run(self->spread, self->patience_s, self->spin_s);
     Py_END_ALLOW_THREADS
-    if (!over || self->spread->error || !find_parts(self, known)) {
-        PyObject *begun = (PyObject *)self->spread;
-        self->spread = NULL;
-        return begun;
-    }
-    char *result = result_of(self, half);
-    put_together(self, known, result + self->head_bytes);
-    memset(result, 0, 4); /* no problem */
-    store_word(self->verdict, wanted);
-    return Py_NewRef(Py_True);
+    if (over && publish(self, known, half, wanted))
+        return Py_NewRef(Py_True);
+    PyObject *begun = (PyObject *)self->spread;
+    self->spread = NULL;
+    return begun;
 }
 
 PyObject *

@@ -3,7 +3,7 @@
  *     known.c     which calls are known, and what is known of them
  *     repeats.c   how one is made again
  *     nodes.c     how the ranks of several nodes agree on it
- *     started.c   those that the caller does not wait for
+ *     started.c   one that the caller does not wait for
  *
  * All happens with the GIL, but for waits. */
 
@@ -95,6 +95,7 @@ typedef struct {
     long long sequence;
     int64_t half;
     int arrived, agreed, done;
+    Spread *spread;       /* what a leader has begun to tell the others, or NULL */
     Execution *execution; /* of its program, once all have agreed; else NULL */
     PyObject *scratch[2];
     double began_s;
@@ -136,6 +137,7 @@ struct Repeats {
     PyObject *past; /* label -> calls of those that are not kept any more */
     Started *queue[MOST_STARTED];
     int64_t queue_head, queue_tail;
+    int moving; /* a thread is at work on the first of it, perhaps without the GIL */
     word_t awaited; /* the arrival that the first of the queue waits for; 0: the queue is empty; ANYTHING: its program */
 };
 
@@ -203,6 +205,10 @@ PyObject *Repeats_await_started(Repeats *self, PyObject *seconds);
 int wait_for_words(const Repeats *self, word_t *at, int64_t count, int64_t stride, uint64_t wanted);
 int all_call_the_same(const Repeats *self, int64_t half);
 
+/* What this node calls begins to be told to the other leaders; 0, or -1 with an error. */
+int begin_spread(Repeats *self, const Known *known, int64_t half);
+/* The leader's verdict, once `spread` is over: 1, or 0 where nodes call different things, or it has failed. */
+int publish(Repeats *self, const Known *known, int64_t half, uint64_t wanted);
 /* All ranks of several nodes agree on a call of which this one has told its node: True, with the result in the node's;
  * else what Python goes on with, None or a Spread; or NULL with an error. */
 PyObject *agree_between_nodes(Repeats *self, const Known *known, int64_t sequence, int64_t half);

@@ -7,11 +7,12 @@
  *                     have travelled along, or run its program as far as it goes.  Over?  The next
  *     Started.wait    turns, for a moment
  *
- * What takes longer is taken over by Python, with all that is in the queue: it has the deadlines, the words for errors
- * and the worker.  Ranks of one node only, since leaders of several would have to answer one another meanwhile. */
+ * Of several nodes the leaders tell one another before a call is agreed on, as in nodes.c.  What takes longer is taken
+ * over by Python, with all that is in the queue: it has the deadlines and the words for errors. */
 
 #include "repeats.h"
 
+#include <sched.h>
 #include <structmember.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -58,9 +59,9 @@ tell(Started *call)
 static void
 show_first(Repeats *self)
 {
-    store_word(&self->awaited, queued(self) == 0                     ? 0
-                               : first_of(self)->execution != NULL ? ANYTHING
-                                                                    : arrival_of(first_of(self)));
+    const Started *first = queued(self) > 0 ? first_of(self) : NULL;
+    int is_at_work = first != NULL && (first->execution != NULL || first->spread != NULL);
+    store_word(&self->awaited, first == NULL ? 0 : is_at_work ? ANYTHING : arrival_of(first));
 }
 
 /* Out of the queue, which gives its reference away. */
@@ -75,8 +76,9 @@ take_first(Repeats *self)
 }
 
 static void
-let_program_go(Started *call)
+let_work_go(Started *call)
 {
+    Py_CLEAR(call->spread);
     Py_CLEAR(call->execution);
     for (int which = 0; which < 2; ++which)
         Py_CLEAR(call->scratch[which]);
@@ -94,12 +96,45 @@ finish_first(Repeats *self)
         keep_scratch(self, call->scratch);
     take_first(self);
     call->done = 1;
-    let_program_go(call);
+    let_work_go(call);
     Py_CLEAR(call->given);
     Py_CLEAR(call->prepare);
     int failed = tell(call);
     Py_DECREF(call);
     return failed;
+}
+
+/* Whether a rank hears from its leader that all have agreed. */
+static int
+has_leader(const Repeats *self)
+{
+    return self->nodes > 1 && self->me != 0;
+}
+
+/* The first of those words that say that a call is agreed on, or can be led: how many there are, `stride` apart. */
+static word_t *
+words_awaited(const Repeats *self, int64_t *count)
+{
+    *count = has_leader(self) ? 1 : self->members;
+    return has_leader(self) ? self->verdict : self->arrived;
+}
+
+/* The leader's turn, once its node has come. */
+static int
+leaders_agree(Repeats *self, Started *call)
+{
+    if (call->spread == NULL) {
+        if (begin_spread(self, call->known, call->half) < 0) {
+            PyErr_Clear(); /* Python will come to the same */
+            return 0;
+        }
+        call->spread = (Spread *)Py_NewRef(self->spread);
+    }
+    int over;
+    Py_BEGIN_ALLOW_THREADS
+    over = spread_pass(call->spread);
+    Py_END_ALLOW_THREADS
+    return over && call->known != NULL && publish(self, call->known, call->half, arrival_of(call));
 }
 
 /* All have come, and call the same. */
@@ -111,45 +146,78 @@ have_agreed(Repeats *self, Started *call)
     if (!call->arrived)
         call->half = arrive(self, call->known, call->sequence, call->payload);
     call->arrived = 1;
-    return first_word_below(self->arrived, self->members, self->stride, arrival_of(call), 0) < 0
-           && all_call_the_same(self, call->half);
+    int64_t count;
+    word_t *words = words_awaited(self, &count);
+    if (first_word_below(words, count, self->stride, arrival_of(call), 0) >= 0)
+        return 0;
+    if (has_leader(self)) {
+        uint32_t problem;
+        memcpy(&problem, result_of(self, call->half), sizeof problem);
+        return problem == 0;
+    }
+    return all_call_the_same(self, call->half) && (self->nodes == 1 || leaders_agree(self, call));
+}
+
+/* Moves a program on as far as it goes without waiting.  Messages are MPI's, which nobody calls with the GIL. */
+static void
+move_program(Execution *execution)
+{
+    if (!execution->program->messages) {
+        while (!execution_is_over(execution) && execution_pass(execution))
+            ;
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    while (!execution_is_over(execution) && execution_pass(execution))
+        ;
+    Py_END_ALLOW_THREADS
 }
 
 /* A turn of the first of the queue; whether it is over. */
 static int
 advance(Repeats *self, Started *call)
 {
-    const Known *known = call->known;
     if (!call->agreed) {
-        if (!have_agreed(self, call))
+        if (!have_agreed(self, call) || call->known == NULL)
             return 0;
-        if (known->program != NULL) {
-            call->execution = begin_program(self, known, call->given, call->sequence, call->scratch);
+        if (call->known->program != NULL) {
+            call->execution = begin_program(self, call->known, call->given, call->sequence, call->scratch);
             if (call->execution == NULL) {
                 PyErr_Clear(); /* Python will come to the same */
-                let_program_go(call);
                 return 0;
             }
             if (call->record != NULL)
                 call->record->agreed_ns = now_ns(), call->record->state = MOVING;
         }
         call->agreed = 1;
+        Py_CLEAR(call->spread);
         *repeats_number(self, AGREED) = call->sequence + 1;
     }
     if (call->execution == NULL) {
         if (call->target != NULL)
-            take_results(self, known, call->half, call->target);
+            take_results(self, call->known, call->half, call->target);
         return 1;
     }
-    while (!execution_is_over(call->execution) && execution_pass(call->execution))
-        ;
-    return execution_is_complete(call->execution);
+    move_program(call->execution);
+    return call->known != NULL && execution_is_complete(call->execution);
+}
+
+/* The same, by one thread at a time: another finds nothing to do. */
+static int
+advance_first(Repeats *self)
+{
+    Started *call = (Started *)Py_NewRef(first_of(self)); /* meanwhile it may be dropped */
+    self->moving = 1;
+    int over = advance(self, call);
+    self->moving = 0;
+    Py_DECREF(call);
+    return over;
 }
 
 int
 move_started(Repeats *self)
 {
-    while (queued(self) > 0 && advance(self, first_of(self)))
+    while (!self->moving && queued(self) > 0 && advance_first(self))
         if (finish_first(self) < 0)
             return -1;
     show_first(self);
@@ -161,6 +229,7 @@ drop_started(Repeats *self)
 {
     while (queued(self) > 0)
         Py_DECREF(take_first(self));
+    self->moving = 0; /* in a forked child nobody is at work */
 }
 
 /* Whether a call can be begun here: nobody has given up, and all calls that have not agreed are in the queue. */
@@ -174,11 +243,10 @@ is_in_order(const Repeats *self)
 
 /* Whether C does such calls without waiting for them. */
 static int
-is_startable(const Repeats *self, const Known *known)
+is_startable(const Known *known)
 {
-    return known != NULL && known->finish == NULL && self->nodes == 1
-           && (known->program == NULL
-               || (!known->program->messages && known->nbytes[0] + known->nbytes[1] <= STARTED_BYTES));
+    return known != NULL && known->finish == NULL
+           && (known->program == NULL || known->nbytes[0] + known->nbytes[1] <= STARTED_BYTES);
 }
 
 /* A call that comes next, not in the queue yet. */
@@ -221,7 +289,7 @@ Repeats_start(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
     }
     Sight sights[ARGUMENTS];
     Known *known = find_known(self, args[0], args[1], sights);
-    if (!is_startable(self, known) || !is_in_order(self))
+    if (!is_startable(known) || !is_in_order(self))
         Py_RETURN_FALSE;
     int held = hold(self);
     if (held <= 0)
@@ -254,6 +322,8 @@ Repeats_await_started(Repeats *self, PyObject *seconds)
         return NULL;
     const struct timespec nap = {0, self->spin_s > LONG_SPIN_S ? NAP_NS : LONG_NAP_NS}, long_nap = {0, LONG_NAP_NS};
     int came = 0;
+    int64_t count;
+    word_t *words = words_awaited(self, &count);
     Py_BEGIN_ALLOW_THREADS
 #ifdef __linux__
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else a nap is 50 us longer */
@@ -262,7 +332,7 @@ Repeats_await_started(Repeats *self, PyObject *seconds)
         uint64_t awaited = load_word(&self->awaited);
         if (awaited == ANYTHING)
             nanosleep(&long_nap, NULL), came = 1;
-        else if (awaited != 0 && first_word_below(self->arrived, self->members, self->stride, awaited, 0) < 0)
+        else if (awaited != 0 && first_word_below(words, count, self->stride, awaited, 0) < 0)
             came = 1;
         else
             nanosleep(&nap, NULL);
@@ -280,6 +350,13 @@ Repeats_take_over(Repeats *self, PyObject *unused)
         Py_XDECREF(taken);
         return NULL;
     }
+    while (self->moving) {
+        Py_BEGIN_ALLOW_THREADS
+        sched_yield();
+        Py_END_ALLOW_THREADS
+    }
+    if (queued(self) > 0 && first_of(self)->spread != NULL)
+        Py_CLEAR(self->spread); /* Python goes on with it */
     while (queued(self) > 0) {
         Started *call = take_first(self);
         int failed = PyList_Append(taken, (PyObject *)call);
@@ -299,13 +376,32 @@ static int
 wait_for_first(Repeats *self)
 {
     Started *first = first_of(self);
-    if (first->execution == NULL)
-        return wait_for_words(self, self->arrived, self->members, self->stride, arrival_of(first));
-    Execution *execution = (Execution *)Py_NewRef(first->execution); /* meanwhile Python may take it over */
-    int went_well = run_program(self, first->known, execution);
-    int over = execution_is_over(execution);
-    Py_DECREF(execution);
-    return went_well ? over : -1;
+    if (first->execution != NULL) {
+        Execution *execution = (Execution *)Py_NewRef(first->execution); /* meanwhile Python may take it over */
+        int went_well = run_program(self, first->known, execution);
+        int over = execution_is_over(execution);
+        Py_DECREF(execution);
+        return went_well ? over : -1;
+    }
+    if (first->spread != NULL) {
+        Spread *spread = (Spread *)Py_NewRef(first->spread);
+        int over;
+        Py_BEGIN_ALLOW_THREADS
+        over = spread_run(spread, self->patience_s, self->spin_s);
+        Py_END_ALLOW_THREADS
+        Py_DECREF(spread);
+        return over;
+    }
+    int64_t count;
+    word_t *words = words_awaited(self, &count);
+    return wait_for_words(self, words, count, self->stride, arrival_of(first));
+}
+
+/* How far a call is that is not over. */
+static int
+stage_of(const Started *call)
+{
+    return 2 * call->agreed + (call->spread != NULL);
 }
 
 /* The queue has moved until this one is over (True), or Python has to go on (False). */
@@ -319,14 +415,14 @@ Started_wait(Started *self, PyObject *unused)
         return NULL;
     while (!self->done && self->known != NULL && load_word(repeats->words) == 0 && now_s() < end) {
         const Started *before = first_of(repeats);
-        int agreed = before->agreed, came = wait_for_first(repeats);
+        int stage = stage_of(before), came = wait_for_first(repeats);
         if (came < 0)
             return NULL;
         if (!came || self->known == NULL)
             break;
         if (move_started(repeats) < 0)
             return NULL;
-        if (queued(repeats) > 0 && first_of(repeats) == before && before->agreed == agreed)
+        if (queued(repeats) > 0 && first_of(repeats) == before && stage_of(before) == stage)
             break; /* others call something else, or a kernel has failed */
     }
     return PyBool_FromLong(self->done);
@@ -356,7 +452,7 @@ Started_go_on_as(Started *self, PyObject *running)
     PyObject *action = self->action;
     self->action = NULL;
     Py_XSETREF(self->running, Py_NewRef(running));
-    let_program_go(self);
+    let_work_go(self);
     Py_CLEAR(self->given);
     Py_CLEAR(self->prepare);
     if (action == NULL)
@@ -370,6 +466,8 @@ static PyObject *
 Started_get(Started *self, void *which)
 {
     PyObject *found = *(PyObject **)((char *)self + (size_t)which);
+    if (found == NULL && which == (void *)offsetof(Started, execution))
+        found = (PyObject *)self->spread;
     return Py_NewRef(found == NULL ? Py_None : found);
 }
 
@@ -384,7 +482,7 @@ static void
 Started_dealloc(Started *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    let_program_go(self);
+    let_work_go(self);
     Py_XDECREF(self->repeats);
     Py_XDECREF(self->collective);
     Py_XDECREF(self->given);

@@ -348,7 +348,7 @@ class Context:
 
     def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
         planned = yield from self.steps(call, sequence)
-        if given is not None and startable(call, self.layout) and not self.planner.forced_name:
+        if given is not None and startable(call) and not self.planner.forced_name:
             self._note(given, call, planned)
 
     def in_turn(

@@ -244,10 +244,10 @@ def _in_bytes(part: Part | None, itemsize: int) -> dict[str, int]:
     }
 
 
-def startable(call: Call, layout: Layout) -> bool:
+def startable(call: Call) -> bool:
     """Whether C can begin such calls for a caller who does not wait."""
     taken = 0 if call.take is None else call.take.flat.nbytes
-    return layout.node_count == 1 and call.give.nbytes + taken <= STARTED_BYTES
+    return call.give.nbytes + taken <= STARTED_BYTES
 
 
 def possible() -> bool:
