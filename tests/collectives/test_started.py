@@ -290,6 +290,18 @@ def test_a_rank_that_does_not_come(world: MPI.Intracomm, way: str) -> None:
     comm.close()
 
 
+@layouts({"1+1": (2,), "2+1": (3,)})
+def test_a_rank_of_another_node_that_does_not_come(world: MPI.Intracomm, layout: str) -> None:
+    comm = hpccoll.Communicator(world, timeout_s=0.5, layout=layout)
+    attempt = again(comm, Job("allreduce", 3))
+    if comm.rank != comm.size - 1:
+        request = attempt.start()
+        with pytest.raises((CollectiveTimeoutError, AbortedError), match=r"is not complete|gave up"):
+            request.Wait()
+    world.Barrier()
+    comm._let_go()
+
+
 @pytest.mark.ranks(2)
 def test_closing_while_it_is_under_way(world: MPI.Intracomm) -> None:
     comm = hpccoll.Communicator(world)
