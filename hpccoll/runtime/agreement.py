@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class Payload:
     """Elements that travel along: `mode` is "reduce", "gather" or "broadcast".
 
-    `out`: where this rank wants the result (all of it), or None.  `elements`: of one rank's payload.
+    `out`: where this rank wants the result (all of it), or None.  `elements`: of one rank's payload, the first
+    of `give`; what `give` has beyond them is only for `Agreement.said_in_node`.
     """
 
     mode: str
@@ -128,6 +129,19 @@ class Agreement:
             raise disagreement(unpack_calls(problem), self._rank, self._layout.size)
         if payload is not None and payload.out is not None:
             payload.out[...] = control.result(sequence, payload.out.size, payload.dtype)
+
+    @property
+    def room(self) -> int:
+        """How many bytes each rank may send along."""
+        return self._control.room
+
+    def said_in_node(self, sequence: int, count: int, dtype: np.dtype[Any]) -> dict[int, Array]:
+        """What each rank of this node has sent along with the call that has just agreed, by rank."""
+        arrival = arrival_number(sequence)
+        return {
+            rank: self._control.payload(arrival, member, count, dtype).copy()
+            for member, rank in enumerate(self._control.members)
+        }
 
     def _lead(
         self, sequence: int, fingerprint: bytes, payload: Payload | None, spread: _core.Spread | None

@@ -153,6 +153,11 @@ class Control:
             return []
         return [Called((rank,), *self._said(sequence, member)) for member, rank in enumerate(self.members)]
 
+    @property
+    def room(self) -> int:
+        """How many bytes a payload may have."""
+        return self._shape.slot_payload
+
     def payload(self, sequence: int, member: int, count: int, dtype: np.dtype[Any]) -> Array:
         """The elements that a rank of this node sent along."""
         return self._elements(self._slot(sequence, member) + HEAD_BYTES, count, dtype)

@@ -365,6 +365,7 @@ def _on_arrays(combine: CombineArrays, dtype: np.dtype[Any]) -> Any:
     return on_memory
 
 
+@cache
 def core() -> Any:
     """The module of the extension.  Raises: ResourceError where there is none."""
     if not _native.available():

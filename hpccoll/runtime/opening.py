@@ -116,8 +116,16 @@ class Opening:
         name = self._planner.choose(call, total)
         if name == "direct":
             return self._planner.plan_ragged(call, name, {self._rank: both[0]}, {self._rank: both[1]})
-        rows, columns = yield from self.lengths_in_node(call)
+        if self._lengths_travel(both):
+            said = self._agreement.said_in_node(sequence, 2 + both.size, both.dtype)
+            rows, columns = self._rows_and_columns({rank: one[2:] for rank, one in said.items()})
+        else:
+            rows, columns = yield from self.lengths_in_node(call)
         return self._planner.plan_ragged(call, name, rows, columns)
+
+    def _lengths_travel(self, both: Array) -> bool:
+        """Whether the lengths fit beside what is balanced."""
+        return both.nbytes + 2 * both.itemsize <= self._agreement.room
 
     def lengths_in_node(self, call: Call) -> Generator[Hint | None, None, tuple[Rows, Rows]]:
         """How many elements each rank of this node gives to each rank, and takes from each, where others do
@@ -128,6 +136,9 @@ class Opening:
         yield from self._movement.open()
         both = vectors(call, self._rank, self._size)
         known = yield from self._movement.node_rows(both.ravel())
+        return self._rows_and_columns(known)
+
+    def _rows_and_columns(self, known: dict[int, Array]) -> tuple[Rows, Rows]:
         rows = {rank: row[: self._size] for rank, row in known.items()}
         return rows, {rank: row[self._size :] for rank, row in known.items()}
 
@@ -136,7 +147,10 @@ class Opening:
     ) -> Generator[Hint | None, None, int]:
         """All ranks call the same, and give what others take; returns how many elements there are."""
         out = np.zeros(2, np.int64)
-        payload = Payload("reduce", balance(both, self._rank), out, 2, out.dtype, 0, _add)
+        said = balance(both, self._rank)
+        if self._lengths_travel(both):
+            said = np.concatenate((said, both.ravel()))
+        payload = Payload("reduce", said, out, 2, out.dtype, 0, _add)
         fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call.collective), form)
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         if out[0] != 0:
