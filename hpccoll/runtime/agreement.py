@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class Payload:
     """Elements that travel along: `mode` is "reduce", "gather" or "broadcast".
 
-    `out`: where this rank wants the result (all of it), or None.  `elements`: of one rank's payload, the first
-    of `give`; what `give` has beyond them is only for `Agreement.said_in_node`.
+    `out`: where this rank wants the result (all of it), or None.  `elements`: of one rank's payload, the
+    first of `give`; what `give` has beyond them is only for `Agreement.said_in_node`.
     """
 
     mode: str
