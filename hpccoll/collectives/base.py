@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from hpccoll._native import _core
+    from hpccoll.runtime.known_calls import KnownCalls
 
     _Intracomm = MPI.Intracomm
 else:
@@ -304,21 +305,21 @@ class Base(_Intracomm):
         if context is None:
             return False
         try:
-            begun = context.again(collective, given)
+            begun = context.known.again(collective, given)
         except BaseException as error:
-            context.broke_off(collective, error)
+            context.known.broke_off(collective, error)
             raise
         if begun is not True and begun is not False:
-            context.go_on(collective, lambda: _prepared(prepare, context), begun)
+            context.known.go_on(collective, lambda: _prepared(prepare, context), begun)
         return begun is not False
 
     def _start(self, collective: str, prepare: Prepare, given: Given | None = None) -> Request:
         """As `_run`, without waiting.  Where the arguments are wrong, the other ranks' waits raise."""
         context = self._context
         if given is not None and context is not None:
-            known = context.start_known(collective, given, partial(_prepared, prepare, context))
+            known = context.known.start(collective, given, partial(_prepared, prepare, context))
             if known is not False:
-                return Request._of_known(known, context)
+                return Request._of_known(known, context.known)
         context = self._used()
         try:
             call = _prepared(prepare, context)
@@ -346,12 +347,12 @@ class Base(_Intracomm):
             call.refill()
             return self._used().start(call, given)
 
-        def start_known() -> tuple[_core.Started, Context] | None:
+        def start_known() -> tuple[_core.Started, KnownCalls] | None:
             context = self._context
             if context is None or given is None:
                 return None
-            known = context.start_known(collective, given, lambda: call)
-            return None if known is False else (known, context)
+            known = context.known.start(collective, given, lambda: call)
+            return None if known is False else (known, context.known)
 
         return PersistentRequest._of(start, start_known)
 

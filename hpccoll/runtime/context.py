@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,7 +42,6 @@ from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.device_calls import DeviceCalls
-from hpccoll.runtime.engine import halves
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
@@ -50,12 +49,13 @@ from hpccoll.runtime.fingerprint import (
     HOST,
     Fingerprint,
 )
+from hpccoll.runtime.known_calls import KnownCalls
 from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload
 from hpccoll.runtime.opening import Opening, fingerprint_of, refusal_kind
 from hpccoll.runtime.planning import Planned, Planner
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.repeats import Given, Repeats, never, possible, startable
+from hpccoll.runtime.repeats import Given, startable
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.topology.notation import format_ranks
@@ -70,7 +70,6 @@ T = TypeVar("T")
 AGREEMENT_CHANNEL = 1  # an MPI tag; movement.py has those of the elements
 PROGRESS_CHANNEL = 2  # no message has it: asking for one lets MPI move on
 LEAST_PAYLOAD = 64  # bytes that can always travel with the agreement
-LONG_S = 10e-3  # what was started so long ago is not left to C any more
 
 
 # Calls given up in the middle, with their contexts: MPI may still read and write their memory, until the
@@ -85,11 +84,6 @@ class Context:
     is what the last call that did not raised, or would have.
     """
 
-    again: Callable[[str, Given], Any]
-    """Makes a call that is known from before; see runtime/repeats.py."""
-    start_known: Callable[[str, Given, Callable[[], Call]], Any]
-    """Begins one for a caller who does other things, as `Repeats.start`."""
-
     def __init__(self, comm: MPI.Intracomm, config: Config) -> None:
         deadline = time.monotonic() + config.init_timeout_s
         self.config = config
@@ -103,7 +97,6 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
-            self.process = os.getpid()
             self.recorder = open_recorder(
                 self.private, config, self.layout.node(self.rank), comm.Get_name(), deadline
             )
@@ -123,11 +116,13 @@ class Context:
                 ranks <= cores,
             )
             self.broken: HpccollError | None = None
-            self._counts = Counts()
+            self.counts = Counts()
             self._areas = 0
             self.in_use = threading.Lock()
             self._open_control(deadline)
-            self._open_repeats()
+            self.known = KnownCalls(
+                self, self._control, self._movement, AGREEMENT_CHANNEL, self._spin_us * 1e-6
+            )
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
             raise
@@ -150,53 +145,7 @@ class Context:
             sequence = self.number()
             planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
             if given is not None:
-                self._note(given, call, planned)
-
-    def _note(self, given: Given, call: Call, planned: Planned) -> None:
-        """A call has been made, and may be made again."""
-        if self._repeats is not None:
-            fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
-            self._repeats.note(given, call, planned, fingerprint, group, self.planner.forced_name)
-
-    def go_on(
-        self, collective: str, prepare: Callable[[], Call], begun: _core.Execution | _core.Spread | None
-    ) -> None:
-        """The rest of a call that `again` has begun.  Raises as `run`.
-
-        `prepare` makes the call of the same arguments once more.
-        """
-        sequence = self._counts.last
-        try:
-            self.wait(self._rest(prepare, begun, sequence), collective, sequence, None)
-        finally:
-            self.in_use.release()
-
-    def broke_off(self, collective: str, error: BaseException) -> None:
-        """Note an error that `again` raised in the middle of a call."""
-        self.failed(error, collective, self._counts.last, None)
-        self.in_use.release()
-
-    def _rest(
-        self,
-        prepare: Callable[[], Call],
-        begun: _core.Execution | _core.Spread | None,
-        sequence: int,
-        arrived: bool = True,
-    ) -> Waits:
-        try:
-            call = prepare()
-        except UsageError as error:
-            raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
-        execution, spread = halves(begun)
-        if execution is None:
-            yield from self.steps(call, sequence, arrived=arrived, spread=spread)
-            return
-        planned = self.planner.plan(call)
-        self.recorder.moves(sequence, planned, travelling(call).itemsize)
-        if planned.schedule is not None:
-            note = self._control.note_step
-            yield from self._movement.go_on(call, planned.schedule, execution, sequence, note)
-        self.tally[call.collective, planned.plan.name] += 1
+                self.known.note(given, call, planned)
 
     def run_on_device(self, call: Call, given: tuple[Any, ...] | None, stream: int | None) -> None:
         """Enqueue a call on device arrays on `stream` or the current one, or carry it over the host.
@@ -221,33 +170,6 @@ class Context:
             sequence = self.number()
             known_as = None if self.planner.forced_name else given
             return self.begin(self._all_steps(call, sequence, known_as), call.collective, sequence)
-
-    def move_started(self) -> bool:
-        """Move on known calls that were started, as far as they go; False when there are none any more."""
-        if self._repeats is None:
-            return False
-        seconds = self._repeats.move()
-        if seconds > LONG_S:
-            self.take_over()
-        return 0 <= seconds <= LONG_S
-
-    def await_started(self, seconds: float) -> None:
-        """Until one of them can be moved on, or one is started that can, at most so long."""
-        if self._repeats is not None:
-            self._repeats.await_started(seconds)
-
-    def take_over(self) -> None:
-        """Go on here with known calls that were started and are not complete."""
-        if self._repeats is None:
-            return
-        with PROGRESS.lock:
-            for one in self._repeats.take_over():
-                if one.arrived:
-                    self._control.has_arrived(arrival_number(one.sequence))
-                stages = self._rest(one.prepare, one.begun, one.sequence, bool(one.arrived))
-                running = self.running(stages, one.collective, one.sequence)
-                one.go_on_as(running)
-                PROGRESS.add(running)
 
     def make(self, call: Call, stream: int | None = None) -> Bound | None:
         """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
@@ -331,45 +253,30 @@ class Context:
         self.tally[call.collective, plan.name] += 1
         return planned
 
-    def taken_over(self, known: _core.Started) -> Running | None:
-        """What goes on with a call that was started in C, from now on or before; None where it is complete.
-
-        Raises: UsageError in a forked child; AbortedError where the communicator was given up.
-        """
-        if self.process != os.getpid():
-            raise UsageError(f"this request belongs to process {self.process}: a forked child cannot use it")
-        self.take_over()
-        with PROGRESS.lock:  # another thread may be about to do it
-            running: Running | None = known.running
-        if running is None and not known.done:
-            self.number()
-            raise RuntimeError("a started call was lost")
-        return running
-
     def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
         planned = yield from self.steps(call, sequence)
         if given is not None and startable(call) and not self.planner.forced_name:
-            self._note(given, call, planned)
+            self.known.note(given, call, planned)
 
     def in_turn(
         self, sequence: int, stages: Generator[Hint | None, None, T]
     ) -> Generator[Hint | None, None, T]:
         """The stages, once all earlier calls are through theirs."""
-        while self._counts.agreed < sequence:
+        while self.counts.agreed < sequence:
             yield None
         try:
             return (yield from stages)
         finally:
-            self._counts.agreed = sequence + 1
+            self.counts.agreed = sequence + 1
 
     def number(self) -> int:
         """The sequence number of the next call.  Raises AbortedError on a broken communicator."""
-        self.take_over()
+        self.known.take_over()
         if self.broken is not None:
             raise AbortedError(
                 f"the communicator is broken since an earlier call: {self.broken}", rank=self.rank
             ) from self.broken
-        return self._counts.take_number()
+        return self.counts.take_number()
 
     # --- threads and requests ---------------------------------------------------------------------
 
@@ -423,7 +330,7 @@ class Context:
     def all_calls(self) -> Counter[tuple[str, str]]:
         """How many calls ended well, by collective and plan."""
         total = self.tally.copy()
-        for label, count in () if self._repeats is None else self._repeats.calls():
+        for label, count in self.known.calls():
             if count:
                 total[label] += count
         return total
@@ -431,19 +338,12 @@ class Context:
     @contextmanager
     def forced(self, algorithm: str) -> Generator[None, None, None]:
         """Inside, collectives that have a plan of this name take it.  UsageError when none has."""
-        with self.planner.forced(algorithm):
-            before = self.again, self.start_known
-            self.start_known = never
-            if self._repeats is not None:
-                self.again = self._repeats.again_by(algorithm)
-            try:
-                yield
-            finally:
-                self.again, self.start_known = before
+        with self.planner.forced(algorithm), self.known.forced(algorithm):
+            yield
 
     def pending(self) -> int:
         """How many calls have been started and are not complete."""
-        self.take_over()
+        self.known.take_over()
         return PROGRESS.pending_of(self)
 
     # --- waiting --------------------------------------------------------------------------------
@@ -567,7 +467,7 @@ class Context:
             lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         self._control_segment = segment
-        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self._counts)
+        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self.counts)
         self._agreement = Agreement(
             self.layout,
             self.rank,
@@ -579,27 +479,6 @@ class Context:
             self.recorder.called,
         )
         self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
-
-    def _open_repeats(self) -> None:
-        """What is known of calls from before, where the extension can make them again."""
-        self._repeats: Repeats | None = None
-        self.again = self.start_known = never
-        network, _ = self._movement.native
-        if network is not None and possible():
-            self._repeats = Repeats(
-                self._control,
-                self.layout,
-                self.rank,
-                self._counts,
-                PROGRESS.number,
-                self.in_use,
-                network,
-                AGREEMENT_CHANNEL,
-                self._spin_us * 1e-6,
-                self.config.checks == "on",
-                self.recorder,
-            )
-            self.again, self.start_known = self._repeats.again, self._repeats.start
 
     def _open_flags(self, words: memoryview) -> Flags:
         return open_flags(words, native=None if self.config.native else False, spin_us=self._spin_us)
@@ -627,9 +506,9 @@ class Context:
         """Let go of this rank's memory; local.  No call can be made afterwards."""
         self.broken = self.broken or UsageError("this communicator is closed")
         PROGRESS.forget(self)
+        PROGRESS.unwatch(self.known)
         self.on_devices.release()
-        if self._repeats is not None:
-            self._repeats.forget()
+        self.known.forget()
         self._movement.release()
         self.recorder.close()
         if self._control_segment is not None:

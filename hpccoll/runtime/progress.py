@@ -193,6 +193,12 @@ class Progress:
         if self._asleep:
             self._wake.set()
 
+    def unwatch(self, calls: Watched) -> None:
+        """Those are given up."""
+        self._watched.discard(calls)
+        if self._watched_last is calls:
+            self._watched_last = None
+
     def _have_worker(self) -> None:
         if self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
@@ -201,8 +207,6 @@ class Progress:
     def forget(self, owner: object) -> None:
         """No turns any more for the calls of a communicator that is given up."""
         with self.lock:
-            self._watched = {one for one in self._watched if one is not owner}
-            self._watched_last = None
             self._pending = [one for one in self._pending if one.owner is not owner]
             self.number[0] = len(self._pending)
 
@@ -316,8 +320,9 @@ class Progress:
     def _doze(self) -> None:
         """Nothing is under way: the worker sleeps, lightly at first."""
         self._wake.clear()
-        if self._watched_last is not None and time.monotonic() - self._watched_at < LINGER_S:
-            self._watched_last.await_started(WATCH_S)
+        last = self._watched_last
+        if last is not None and time.monotonic() - self._watched_at < LINGER_S:
+            last.await_started(WATCH_S)
             return
         self._watched_last = None
         self._asleep = True

@@ -21,7 +21,7 @@ from hpccoll.runtime.wait import Waits, drive
 
 if TYPE_CHECKING:
     from hpccoll._native._core import Started
-    from hpccoll.runtime.context import Context
+    from hpccoll.runtime.known_calls import KnownCalls
 
 T = TypeVar("T")
 Self = TypeVar("Self", bound="PersistentRequest")
@@ -38,7 +38,7 @@ class _Waiting(MPI.Request):
 
     _running: Running | None = None
     _known: Started | None = None
-    _context: Context | None = None  # of a known call
+    _calls: KnownCalls | None = None  # of its communicator, where it is known
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return once the call is complete.  Raises the call's errors, as the blocking method does."""
@@ -75,8 +75,8 @@ class _Waiting(MPI.Request):
     def _completed(self, over: bool) -> bool:
         """Whether a known call is over; else Python has it from now on, as `_running`."""
         known, self._known = self._known, None
-        if not over and known is not None and self._context is not None:
-            self._running = self._context.taken_over(known)
+        if not over and known is not None and self._calls is not None:
+            self._running = self._calls.taken_over(known)
         return self._running is None
 
     def _release(self, running: Running | None, status: MPI.Status | None) -> Literal[True]:
@@ -211,9 +211,9 @@ class Request(_Waiting, MPI.Grequest):
         return request
 
     @classmethod
-    def _of_known(cls, known: Started, context: Context) -> Request:
-        request = cls(_handle_for_known(known, context))
-        request._known, request._context = known, context
+    def _of_known(cls, known: Started, calls: KnownCalls) -> Request:
+        request = cls(_handle_for_known(known, calls))
+        request._known, request._calls = known, calls
         return request
 
     def Cancel(self) -> None:
@@ -229,13 +229,13 @@ class PersistentRequest(_Waiting, MPI.Prequest):
 
     _at: int  # where MPI looks for the handle
     _start: Callable[[], Running] | None = None
-    _start_known: Callable[[], tuple[Started, Context] | None] | None = None
+    _start_known: Callable[[], tuple[Started, KnownCalls] | None] | None = None
 
     @classmethod
     def _of(
         cls: type[Self],
         start: Callable[[], Running],
-        start_known: Callable[[], tuple[Started, Context] | None] | None = None,
+        start_known: Callable[[], tuple[Started, KnownCalls] | None] | None = None,
     ) -> Self:
         """`start_known`: begins the call where it is known; else `start` does."""
         request = cls()
@@ -252,7 +252,7 @@ class PersistentRequest(_Waiting, MPI.Prequest):
             raise UsageError("this persistent request is started already: wait for it first")
         known = None if self._start_known is None else self._start_known()
         if known is not None:
-            self._running, (self._known, self._context) = None, known
+            self._running, (self._known, self._calls) = None, known
             handle = _handle_for_known(*known)
         else:
             self._known, self._running = None, self._start()
@@ -336,12 +336,12 @@ def _query(status: MPI.Status, running: Running) -> None:
         raise MPI.Exception(MPI.ERR_OTHER)
 
 
-def _handle_for_known(known: Started, context: Context) -> MPI.Grequest:
+def _handle_for_known(known: Started, calls: KnownCalls) -> MPI.Grequest:
     """The same of a call that C has."""
     handle = MPI.Grequest.Start(_query_known, None, None, (known,))
     known.tell(handle.Complete)
     if not known.done:
-        PROGRESS.watch(context)
+        PROGRESS.watch(calls)
     return handle
 
 

@@ -22,7 +22,7 @@ from hpccoll import _native
 from hpccoll.errors import AbortedError, CollectiveTimeoutError, MismatchError, UsageError
 from hpccoll.observe import form
 from hpccoll.observe.reading import read_file
-from hpccoll.runtime.context import LONG_S
+from hpccoll.runtime.known_calls import LONG_S
 from tests.collectives.conftest import Make
 from tests.collectives.test_repeats import again
 from tests.support.layouts import layouts, on_layouts
@@ -389,7 +389,7 @@ def test_two_threads(communicator: Make, layout: str) -> None:
 @pytest.mark.ranks(1)
 def test_what_the_extension_refuses(communicator: Make) -> None:
     comm = communicator()
-    repeats = comm._used()._repeats
+    repeats = comm._used().known._repeats
     assert repeats is not None
     native: Any = repeats._native
     for wrong in ((), ("allreduce",), ("allreduce", (None, None, None, 0))):
