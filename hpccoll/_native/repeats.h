@@ -137,6 +137,9 @@ struct Repeats {
     PyObject *past; /* label -> calls of those that are not kept any more */
     Started *queue[MOST_STARTED];
     int64_t queue_head, queue_tail;
+    _Atomic int waiting; /* how many threads wait for one of it here */
+    int64_t nap_ns; /* of the worker, next time */
+    _Atomic int64_t touched_ns; /* when one was last started, tested, or waited for here */
     int moving; /* a thread is at work on the first of it, perhaps without the GIL */
     word_t awaited; /* the arrival that the first of the queue waits for; 0: the queue is empty; ANYTHING: its program */
 };

@@ -18,10 +18,11 @@
 #include <sys/prctl.h>
 #endif
 
-/* Between looks of who has nothing else to do: where each rank has a core, and where they share cores. */
+/* Naps between looks of who has nothing else to do: short after something was found, longer each time that others have
+ * done it, from whom a look takes the core. */
 #define NAP_NS 20000
-#define LONG_NAP_NS 100000
-#define LONG_SPIN_S 10e-6
+#define LONGEST_NAP_NS 1000000
+#define ELSEWHERE_NS 20000
 
 static Started *
 first_of(const Repeats *self)
@@ -39,6 +40,12 @@ static uint64_t
 arrival_of(const Started *call)
 {
     return ARRIVALS_PER_CALL * (uint64_t)call->sequence + 1;
+}
+
+static void
+touch(Repeats *self)
+{
+    atomic_store_explicit(&self->touched_ns, now_ns(), memory_order_relaxed);
 }
 
 /* Calls what was to be called at the end; 0, or -1 with an error. */
@@ -274,10 +281,48 @@ new_started(Repeats *self, Known *known, PyObject *given, PyObject *prepare, con
 static int
 enqueue(Repeats *self, Started *call)
 {
+    touch(self);
     call->record = self->record;
     call->sequence = (*repeats_number(self, NEXT))++;
     self->queue[self->queue_tail++ % MOST_STARTED] = (Started *)Py_NewRef((PyObject *)call);
     return move_started(self);
+}
+
+/* Whether the first of the queue can be moved on, and who has started it is elsewhere. */
+static int
+is_left_alone(const Repeats *self, word_t *words, int64_t count)
+{
+    uint64_t awaited = load_word(&self->awaited);
+    if (awaited == 0 || atomic_load_explicit(&self->waiting, memory_order_relaxed) > 0
+        || now_ns() - atomic_load_explicit(&self->touched_ns, memory_order_relaxed) < ELSEWHERE_NS)
+        return 0;
+    return awaited == ANYTHING || first_word_below(words, count, self->stride, awaited, 0) < 0;
+}
+
+/* Until the first of the queue can be moved on, and nobody does it; at most so long.  Without the GIL, of which those
+ * who compute, or are about to wait, have need. */
+PyObject *
+Repeats_await_started(Repeats *self, PyObject *seconds)
+{
+    double end = PyFloat_AsDouble(seconds);
+    if (end == -1.0 && PyErr_Occurred())
+        return NULL;
+    int64_t count, nap_ns = self->nap_ns < NAP_NS ? NAP_NS : self->nap_ns;
+    word_t *words = words_awaited(self, &count);
+    int left_alone;
+    Py_BEGIN_ALLOW_THREADS
+#ifdef __linux__
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else a nap is 50 us longer */
+#endif
+    end += now_s();
+    do {
+        nanosleep(&(struct timespec){0, nap_ns}, NULL);
+        left_alone = is_left_alone(self, words, count);
+        nap_ns = left_alone ? NAP_NS : 2 * nap_ns < LONGEST_NAP_NS ? 2 * nap_ns : LONGEST_NAP_NS;
+    } while (!left_alone && now_s() < end);
+    Py_END_ALLOW_THREADS
+    self->nap_ns = nap_ns;
+    return PyBool_FromLong(left_alone);
 }
 
 PyObject *
@@ -311,34 +356,6 @@ Repeats_move(Repeats *self, PyObject *unused)
     if (move_started(self) < 0)
         return NULL;
     return PyFloat_FromDouble(queued(self) > 0 ? now_s() - first_of(self)->began_s : -1.0);
-}
-
-/* Until the first of the queue can be moved on, at most so long; without the GIL, of which those who compute have need. */
-PyObject *
-Repeats_await_started(Repeats *self, PyObject *seconds)
-{
-    double end = PyFloat_AsDouble(seconds);
-    if (end == -1.0 && PyErr_Occurred())
-        return NULL;
-    const struct timespec nap = {0, self->spin_s > LONG_SPIN_S ? NAP_NS : LONG_NAP_NS}, long_nap = {0, LONG_NAP_NS};
-    int came = 0;
-    int64_t count;
-    word_t *words = words_awaited(self, &count);
-    Py_BEGIN_ALLOW_THREADS
-#ifdef __linux__
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* else a nap is 50 us longer */
-#endif
-    for (end += now_s(); !came && now_s() < end;) {
-        uint64_t awaited = load_word(&self->awaited);
-        if (awaited == ANYTHING)
-            nanosleep(&long_nap, NULL), came = 1;
-        else if (awaited != 0 && first_word_below(words, count, self->stride, awaited, 0) < 0)
-            came = 1;
-        else
-            nanosleep(&nap, NULL);
-    }
-    Py_END_ALLOW_THREADS
-    return PyBool_FromLong(came);
 }
 
 PyObject *
@@ -404,34 +421,49 @@ stage_of(const Started *call)
     return 2 * call->agreed + (call->spread != NULL);
 }
 
+/* Turns of the queue until one is over, or Python has to go on; -1 with an error. */
+static int
+wait_for_turns(Started *self)
+{
+    Repeats *repeats = self->repeats;
+    double end = now_s() + repeats->patience_s;
+    while (!self->done && self->known != NULL && load_word(repeats->words) == 0 && now_s() < end) {
+        const Started *before = first_of(repeats);
+        int stage = stage_of(before), came = wait_for_first(repeats);
+        if (came < 0)
+            return -1;
+        if (!came || self->known == NULL)
+            break;
+        if (move_started(repeats) < 0)
+            return -1;
+        if (queued(repeats) > 0 && first_of(repeats) == before && stage_of(before) == stage)
+            break; /* others call something else, or a kernel has failed */
+    }
+    return 0;
+}
+
 /* The queue has moved until this one is over (True), or Python has to go on (False). */
 static PyObject *
 Started_wait(Started *self, PyObject *unused)
 {
     (void)unused;
     Repeats *repeats = self->repeats;
-    double end = now_s() + repeats->patience_s;
     if (!self->done && self->known != NULL && move_started(repeats) < 0)
         return NULL;
-    while (!self->done && self->known != NULL && load_word(repeats->words) == 0 && now_s() < end) {
-        const Started *before = first_of(repeats);
-        int stage = stage_of(before), came = wait_for_first(repeats);
-        if (came < 0)
-            return NULL;
-        if (!came || self->known == NULL)
-            break;
-        if (move_started(repeats) < 0)
-            return NULL;
-        if (queued(repeats) > 0 && first_of(repeats) == before && stage_of(before) == stage)
-            break; /* others call something else, or a kernel has failed */
-    }
-    return PyBool_FromLong(self->done);
+    touch(repeats);
+    if (self->done)
+        Py_RETURN_TRUE;
+    atomic_fetch_add_explicit(&repeats->waiting, 1, memory_order_relaxed);
+    int failed = wait_for_turns(self);
+    atomic_fetch_sub_explicit(&repeats->waiting, 1, memory_order_relaxed);
+    return failed ? NULL : PyBool_FromLong(self->done);
 }
 
 static PyObject *
 Started_test(Started *self, PyObject *unused)
 {
     (void)unused;
+    touch(self->repeats);
     if (!self->done && self->known != NULL && move_started(self->repeats) < 0)
         return NULL;
     return PyBool_FromLong(self->done);
