@@ -105,7 +105,7 @@ def halves(
     begun: _core.Execution | _core.Spread | None,
 ) -> tuple[_core.Execution | None, _core.Spread | None]:
     """What was begun in C: the run of a program, or what leaders tell one another."""
-    if begun is None or isinstance(begun, core().Execution):
+    if begun is None or isinstance(begun, _found().Execution):
         return begun, None
     return None, begun  # type: ignore[return-value]
 
@@ -180,7 +180,7 @@ class NativeExecution:
         wire: str = "",
     ) -> None:
         self._operations = schedule.program.operations
-        self.native: _core.Execution = core().Execution(
+        self.native: _core.Execution = _found().Execution(
             program_of(schedule),
             [array.view(np.uint8) for array in (*memory, _NOTHING)[: len(Memory)]],
             memory[0].dtype.itemsize,
@@ -259,7 +259,7 @@ def _flattened(schedule: Schedule) -> _core.Program:
         counts += own
     following = schedule.released_by_end
     starts = np.cumsum([0, *map(len, following)])
-    program: _core.Program = core().Program(
+    program: _core.Program = _found().Program(
         _table(rows), _table(places), _table(counts), _table(starts), _table([*chain(*following)])
     )
     return program
@@ -365,7 +365,6 @@ def _on_arrays(combine: CombineArrays, dtype: np.dtype[Any]) -> Any:
     return on_memory
 
 
-@cache
 def core() -> Any:
     """The module of the extension.  Raises: ResourceError where there is none."""
     if not _native.available():
@@ -373,3 +372,6 @@ def core() -> Any:
     from hpccoll._native import _core
 
     return _core
+
+
+_found = cache(core)  # which looks at the environment only once
