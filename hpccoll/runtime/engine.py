@@ -259,7 +259,7 @@ def _flattened(schedule: Schedule) -> _core.Program:
         counts += own
     following = schedule.released_by_end
     starts = np.cumsum([0, *map(len, following)])
-    program: _core.Program = _found().Program(
+    program: _core.Program = core().Program(
         _table(rows), _table(places), _table(counts), _table(starts), _table([*chain(*following)])
     )
     return program
