@@ -236,7 +236,7 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
             Py_RETURN_FALSE;
     if (check_known(self, &known, sights) < 0)
         return NULL;
-    if (self->queue_tail > self->queue_head || !is_right(&known, sights))
+    if (queued(self) > 0 || !is_right(&known, sights))
         Py_RETURN_FALSE; /* what was started refers to those that are kept */
     Known *place = place_for(self, &known.key);
     if (place->label != NULL && count_past(self, place) < 0)

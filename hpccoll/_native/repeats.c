@@ -44,8 +44,8 @@ let_go(const Repeats *self)
 static int
 is_idle(const Repeats *self)
 {
-    return self->queue_tail == self->queue_head && *repeats_number(self, NEXT) == *repeats_number(self, AGREED) && !*(const int64_t *)self->pending.buf
-           && load_word(self->words) == 0;
+    return queued(self) == 0 && *repeats_number(self, NEXT) == *repeats_number(self, AGREED)
+           && !*(const int64_t *)self->pending.buf && load_word(self->words) == 0;
 }
 
 /* Agreement */

@@ -152,6 +152,13 @@ repeats_number(const Repeats *self, int which)
     return (int64_t *)self->numbers.buf + which;
 }
 
+/* How many calls were started and are not over. */
+static inline int64_t
+queued(const Repeats *self)
+{
+    return self->queue_tail - self->queue_head;
+}
+
 static inline int64_t
 ranks_of(const Repeats *self)
 {

@@ -30,12 +30,6 @@ first_of(const Repeats *self)
     return self->queue[self->queue_head % MOST_STARTED];
 }
 
-static int64_t
-queued(const Repeats *self)
-{
-    return self->queue_tail - self->queue_head;
-}
-
 static uint64_t
 arrival_of(const Started *call)
 {

@@ -17,6 +17,7 @@ from mpi4py import MPI
 from hpccoll.arrays.device import stream_handle
 from hpccoll.errors import UsageError
 from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.repeats import PATIENCE_S
 from hpccoll.runtime.wait import Waits, drive
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ T = TypeVar("T")
 Self = TypeVar("Self", bound="PersistentRequest")
 
 _HANDLE_BYTES = MPI._sizeof(MPI.Request)
-PATIENCE_S = 2e-3  # so long a known call is left to C, while the caller asks for it
 
 
 class _Waiting(MPI.Request):
@@ -42,7 +42,7 @@ class _Waiting(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return once the call is complete.  Raises the call's errors, as the blocking method does."""
-        if self._known is not None and self._completed(self._known.wait()):
+        if self._ended_in_c():
             return super().Wait(status)
         running = self._running
         if running is not None:
@@ -56,12 +56,10 @@ class _Waiting(MPI.Request):
         known = self._known
         if known is not None:
             PROGRESS.turn()
-            if known.test():
-                self._completed(True)
-                return super().Wait(status)
-            if known.seconds < PATIENCE_S:
+            over = known.test()
+            if not over and known.seconds < PATIENCE_S:
                 return False
-            if self._completed(False):
+            if self._completed(over):
                 return super().Wait(status)
         running = self._running
         if running is not None:
@@ -71,6 +69,10 @@ class _Waiting(MPI.Request):
                 return False
         self._running = None
         return self._release(running, status)
+
+    def _ended_in_c(self) -> bool:
+        """Wait for a known call: whether it is complete; False where there is none, or Python has it now."""
+        return self._known is not None and self._completed(self._known.wait())
 
     def _completed(self, over: bool) -> bool:
         """Whether a known call is over; else Python has it from now on, as `_running`."""
@@ -96,7 +98,7 @@ class _Waiting(MPI.Request):
         Where the call does not run on a device alone, the host waits.  `stream`: of CuPy, torch or
         cuda.core, anything with `__cuda_stream__`, or a handle.
         """
-        if self._known is not None and self._completed(self._known.wait()):
+        if self._ended_in_c():
             return
         running = self._running
         if running is None:
@@ -115,7 +117,7 @@ class _Waiting(MPI.Request):
 
     def _arrive(self) -> None:
         """Wait, and leave the handle to MPI."""
-        if self._known is not None and self._completed(self._known.wait()):
+        if self._ended_in_c():
             return
         if self._running is not None:
             PROGRESS.wait(self._running)
