@@ -20,6 +20,7 @@ RECORDER = ("on", "off")
 SIGNALS = ("", "SIGUSR1", "SIGUSR2", "SIGHUP")
 DEVICE_PATHS = ("auto", "nccl", "host")
 INTERNODE = ("nccl", "mpi")
+LIFELINES = ("on", "off")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
 WIRE = ("", *WIRE_DTYPES)
 
@@ -93,6 +94,10 @@ class Config:
     native: bool = True
     """Use the C extension where it is built; 0 takes the fallback."""
 
+    lifelines: str = "on"
+    """With "on", the first ranks of the nodes keep TCP connections to one another, by which all learn within
+    seconds that a rank on another node has died or given up.  "off": they learn it at the deadline."""
+
     recorder: str = "on"
     """With "on", each rank's last calls are recorded in a file that `hpccoll trace` reads."""
 
@@ -130,6 +135,7 @@ class Config:
             ("internode", INTERNODE),
             ("device_messages", DEVICE_MESSAGES),
             ("wire_dtype", WIRE),
+            ("lifelines", LIFELINES),
             ("recorder", RECORDER),
             ("trace_signal", SIGNALS),
         ):

@@ -262,12 +262,12 @@ class Base(_Intracomm):
         if error is None:
             self.close()
         else:
-            self._let_go()
+            self._let_go(f"{type(error).__name__} in its with block: {error}")
 
-    def _let_go(self) -> None:
+    def _let_go(self, why: str = "it has let go of the communicator") -> None:
         """Let go of this rank's memory without the others, who may not come.  Nothing can be called then."""
         if self._context is not None:
-            self._context.release()
+            self._context.release(why)
             self._context, self._closed = None, True
 
     # --- ways to make a call --------------------------------------------------------------------

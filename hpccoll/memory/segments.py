@@ -49,6 +49,7 @@ __all__ = [
     "attach_segment",
     "create_segment",
     "free_bytes",
+    "is_stopped",
     "lives",
     "pid_space",
     "process_start",
@@ -60,7 +61,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _PURPOSE = re.compile(r"[\w.]{1,64}", re.ASCII)
-_UNKNOWN = "unknown"
+PID_UNKNOWN = "unknown"
 TRACE = "trace."  # what purposes of the recorder's files begin with
 _MODE = 0o600
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -226,7 +227,7 @@ def sweep(directory: str = "/dev/shm", *, older_than_s: float = 0.0) -> list[str
 
 def _is_stale(entry: os.DirEntry[str], older_than_s: float) -> bool:
     name, machine = _NAME.fullmatch(entry.name), pid_space()
-    if name is None or machine == _UNKNOWN or name["machine"] != machine:
+    if name is None or machine == PID_UNKNOWN or name["machine"] != machine:
         return False
     if name["purpose"].startswith(TRACE) and not older_than_s:
         return False  # a dead process's last calls are there to be read
@@ -242,11 +243,11 @@ def pid_space() -> str:
     """One boot of one pid namespace; pids mean the same processes inside it and nowhere else."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another namespace
-            return _UNKNOWN
+            return PID_UNKNOWN
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return f"{boot[:8]}.{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return _UNKNOWN
+        return PID_UNKNOWN
 
 
 def lives(pid: int, start: int) -> bool:
@@ -261,6 +262,12 @@ def lives(pid: int, start: int) -> bool:
     if state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1:
         return False  # dead, and its parent has not asked yet
     return found in (0, start)
+
+
+def is_stopped(pid: int, start: int) -> bool:
+    """Whether the process that had `pid` and this start time is stopped by a signal, or by a debugger."""
+    state, found = _process(pid)
+    return state in "Tt" and found == start
 
 
 def process_start(pid: int) -> int:

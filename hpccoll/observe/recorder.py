@@ -18,13 +18,13 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpccoll import _native
 from hpccoll.errors import HpccollError, MismatchError, ResourceError, UsageError
 from hpccoll.memory.segments import Segment, pid_space, process_start
 from hpccoll.observe import files, form
+from hpccoll.observe.caller import PACKAGE, calling_frame
 from hpccoll.observe.place import Where
 from hpccoll.observe.table import Table
 
@@ -104,10 +104,6 @@ class Silent:
         raise ResourceError(f"nothing is recorded: {self.reason}")
 
 
-# Files of code that is ours begin so.
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(Silent.enter.__code__.co_filename)), "")
-
-
 class Recorder(Silent):
     """Records the calls of one communicator."""
 
@@ -181,9 +177,7 @@ class Recorder(Silent):
 
     def _caller(self) -> tuple[int, int]:
         """The code outside this package that has called, and its instruction."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
-            frame = frame.f_back
+        frame = calling_frame()
         return (0, -1) if frame is None else (self._table.code(frame.f_code), frame.f_lasti)
 
     def _found(self, sequence: int) -> _Open | None:

@@ -34,11 +34,9 @@ from hpccoll.errors import (
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import open_shared
-from hpccoll.observe.place import Where, place_of
 from hpccoll.observe.start import open_recorder
 from hpccoll.plans.select import ONE_SHOT_TOTAL
-from hpccoll.plans.text import operation_text
-from hpccoll.runtime.agreement import Agreement, arrival_number
+from hpccoll.runtime.agreement import Agreement
 from hpccoll.runtime.control import Control, SegmentLayout
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.device_calls import DeviceCalls
@@ -54,11 +52,13 @@ from hpccoll.runtime.movement import Movement, travelling
 from hpccoll.runtime.one_shot import finish_payload
 from hpccoll.runtime.opening import Opening, fingerprint_of, refusal_kind
 from hpccoll.runtime.planning import Planned, Planner
+from hpccoll.runtime.presence import Presence
 from hpccoll.runtime.progress import PROGRESS, Running
+from hpccoll.runtime.reason import Reason
 from hpccoll.runtime.repeats import Given, startable
+from hpccoll.runtime.reports import Reports
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
-from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.mpi import MpiNetwork
 
 if TYPE_CHECKING:
@@ -120,6 +120,17 @@ class Context:
             self._areas = 0
             self.in_use = threading.Lock()
             self._open_control(deadline)
+            self._presence = Presence(
+                self.private, self.layout, self.machine.hosts, config, self._control, self.counts, deadline
+            )
+            self._reports = Reports(
+                self.layout,
+                self.rank,
+                self._control,
+                self._agreement,
+                self._movement,
+                self._presence,
+            )
             self.known = KnownCalls(
                 self, self._control, self._movement, AGREEMENT_CHANNEL, self._spin_us * 1e-6
             )
@@ -320,7 +331,7 @@ class Context:
         return Running(
             stages,
             aborted=lambda: self._look_for_abort(collective, sequence),
-            late=lambda: self._late(collective, sequence, timeout_s),
+            late=lambda over: self._reports.late(collective, sequence, timeout_s, over),
             progress=self._let_mpi_move,
             ended=ended,
             timeout_s=timeout_s,
@@ -366,7 +377,7 @@ class Context:
                     time.monotonic() + timeout_s,
                     lambda: self._look_for_abort(collective, sequence),
                     self._let_others_move,
-                    lambda: self._late(collective, sequence, timeout_s),
+                    lambda over: self._reports.late(collective, sequence, timeout_s, over),
                     spin_s=self._spin_us * 1e-6,
                 )
         except BaseException as error:
@@ -386,7 +397,7 @@ class Context:
         self, error: BaseException, collective: str, sequence: int, stages: Generator[Any, None, Any] | None
     ) -> None:
         """Note an error; after one in the middle of a call no later call can be right."""
-        self.recorder.end(sequence, error, self._where)
+        self.recorder.end(sequence, error, self._reports.where)
         if self.broken is not None:
             return  # this call falls with the one that broke the communicator
         if isinstance(error, HpccollError):
@@ -402,53 +413,15 @@ class Context:
             )
         self.broken = error
         self.recorder.broken(f"{type(error).__name__}: {error}")
-        self._control.abort(str(error))
+        self._presence.give_up(Reason.of(error, self.rank))
         self.on_devices.abort()
         _given_up.append((self, stages))
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
-        self.recorder.look(sequence, self._where)
-        found = self._control.aborted()
-        if found is not None and found[0] != self.rank:
-            raise AbortedError(
-                f"{collective} #{sequence}: rank {found[0]} of this node gave up: {found[1]}",
-                collective=collective,
-                sequence=sequence,
-                rank=self.rank,
-                suspects=found[:1],
-            )
-
-    def _where(self, sequence: int, planned: Planned | None) -> Where:
-        """Where a call of this rank is, for the recorder."""
-        if planned is not None:
-            return place_of(self._movement.under_way(sequence), planned)
-        if self._agreement.awaited is not None:
-            return Where(peer=self._agreement.awaited, family="LEADERS")
-        missing = self._control.missing(arrival_number(sequence))
-        if self.rank in missing:
-            return Where()  # it waits for an earlier call
-        leader = self._control.members[0]
-        return Where(peer=missing[0] if missing else leader if leader != self.rank else -1, family="NODE")
-
-    def _late(self, collective: str, sequence: int, timeout_s: float) -> CollectiveTimeoutError:
-        missing = self._control.missing(arrival_number(sequence))
-        awaited = self._agreement.awaited
-        if missing:
-            what = f"{format_ranks(missing)} of this node did not call it"
-        elif awaited is not None:
-            missing = (awaited,)
-            what = f"node {self.layout.node(awaited)} did not answer ({format_ranks(missing)} speaks for it)"
-        else:
-            under_way = self._movement.waiting_for()[:3]
-            what = "waiting for " + ("; ".join(map(operation_text, under_way)) or "the leader of this node")
-            what += self._control.where_others_are()
-        return CollectiveTimeoutError(
-            f"{collective} #{sequence} is not complete after {timeout_s:g} s: {what}",
-            collective=collective,
-            sequence=sequence,
-            rank=self.rank,
-            suspects=missing,
-        )
+        self.recorder.look(sequence, self._reports.where)
+        reason = self._presence.reason(sequence)
+        if reason is not None:
+            raise reason.error(collective, sequence, self.rank)
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -464,7 +437,7 @@ class Context:
             deadline,
             lambda: None,
             lambda: None,
-            lambda: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
+            lambda over: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         self._control_segment = segment
         self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self.counts)
@@ -502,8 +475,12 @@ class Context:
         finally:
             self.release()
 
-    def release(self) -> None:
-        """Let go of this rank's memory; local.  No call can be made afterwards."""
+    def release(self, why: str = "it has closed the communicator") -> None:
+        """Let go of this rank's memory; local.  No call can be made afterwards.
+
+        `why`: for ranks that wait for this one.
+        """
+        self._presence.leave(why)
         self.broken = self.broken or UsageError("this communicator is closed")
         PROGRESS.forget(self)
         PROGRESS.unwatch(self.known)

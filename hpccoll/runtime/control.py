@@ -1,7 +1,9 @@
 """The control segment of a node: what each of its ranks calls, does, and why a communicator is broken.
 
-    words       0: abort flag;  a line for every member: ARRIVED, STEP;  a line: VERDICT
-    abort text  1 page
+    words       0: abort flag, 1: who writes the reason;  a line: VERDICT
+                a line for every member: ARRIVED, STEP, LEFT, and its process: NUMBER, START, SPACE
+    reason      1 page
+    farewells   [members]     of ranks that have left
     slots       [2][members]  head | payload of one rank
     results     [2]           head | payload of all       (several nodes only)
 
@@ -23,6 +25,7 @@ from hpccoll.memory.flags import Flags
 from hpccoll.memory.segments import Segment
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.fingerprint import FINGERPRINT_BYTES, REFUSED_BYTE, Called
+from hpccoll.runtime.reason import FAILED, Reason
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
@@ -32,7 +35,9 @@ HEAD_BYTES = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the te
 LINE = 8  # words in a cache line
 PAGE = 4096
 ARRIVALS_PER_CALL = 2
-ARRIVED, STEP = range(2)  # words in the line of a member
+ARRIVED, STEP, LEFT, NUMBER, START, SPACE = range(6)  # words in the line of a member
+ABORTED, WRITER = range(2)  # words in the first line
+FAREWELL_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,16 @@ class SegmentLayout:
         return LINE * (1 + self.members)
 
     @cached_property
-    def abort_text(self) -> int:
+    def reason(self) -> int:
         return -(-(self.verdict_word + LINE) * 8 // PAGE) * PAGE
 
     @cached_property
+    def farewells(self) -> int:
+        return self.reason + PAGE
+
+    @cached_property
     def slots(self) -> int:
-        return self.abort_text + PAGE
+        return self.farewells + self.members * FAREWELL_BYTES
 
     @cached_property
     def slot_bytes(self) -> int:
@@ -94,7 +103,7 @@ class Control:
         else:
             self._memory = segment.array(np.uint8, 0, shape.total)
             self._buffer = segment.buffer
-        self._flags = open_flags(self._buffer[: shape.abort_text])
+        self._flags = open_flags(self._buffer[: shape.reason])
         self._step = -1
         self._counts = counts
         self._half: dict[int, int] = {}  # of the slots, by call: of the last two arrivals
@@ -247,20 +256,57 @@ class Control:
                 words.append(f"; rank {rank} is in call #{call}, step {step}")
         return "".join(words)
 
-    def abort(self, reason: str) -> None:
-        """Tell the ranks of this node why the communicator is broken; the first reason stays."""
-        if self._flags.load(0) == 0:
-            text = reason.encode()[: PAGE - 4]
-            at = self._shape.abort_text
-            self._buffer[at + 4 : at + 4 + len(text)] = text
-            self._buffer[at : at + 4] = struct.pack("<I", len(text))
-            self._flags.store_first(0, self._rank + 1)
+    def abort(self, reason: Reason) -> None:
+        """Tell the ranks of this node why the communicator is given up; the first reason stays."""
+        if self._flags.load(ABORTED) or self._flags.store_first(WRITER, self._rank + 1) != self._rank + 1:
+            return
+        self._write(self._shape.reason, PAGE, reason.to_bytes())
+        self._flags.store(ABORTED, self._rank + 1)
 
-    def aborted(self) -> tuple[int, str] | None:
-        """The rank that gave the communicator up, and why."""
-        who = self._flags.load(0)
-        if who == 0:
+    def aborted(self) -> Reason | None:
+        """Why the communicator was given up, if it was."""
+        if self._flags.load(ABORTED) == 0:
             return None
-        at = self._shape.abort_text
+        try:
+            return Reason.from_bytes(self._read(self._shape.reason, PAGE))
+        except ValueError as error:  # without the extension two ranks may have written at once
+            return Reason(self._flags.load(ABORTED) - 1, FAILED, str(error))
+
+    # --- who is there ---------------------------------------------------------------------------
+
+    def introduce(self, number: int, start: int, space: int) -> None:
+        """Tell the ranks of this node which process this rank is.
+
+        `space`: where process numbers mean the same; 0 where that is not known.
+        """
+        line = LINE * (1 + self.me)
+        self._flags.store(line + NUMBER, number)
+        self._flags.store(line + START, start)
+        self._flags.store(line + SPACE, space)
+
+    def introduction(self, member: int) -> tuple[int, int, int]:
+        """The process of a rank of this node, as it has told; space 0 before that."""
+        line = LINE * (1 + member)
+        space = self._flags.load(line + SPACE)
+        return self._flags.load(line + NUMBER), self._flags.load(line + START), space
+
+    def leave(self, calls: int, why: str) -> None:
+        """Tell the ranks of this node that this one makes no more calls than so many."""
+        self._write(self._shape.farewells + self.me * FAREWELL_BYTES, FAREWELL_BYTES, why.encode())
+        self._flags.store(LINE * (1 + self.me) + LEFT, calls + 1)
+
+    def left(self, member: int) -> tuple[int, str] | None:
+        """How many calls a rank of this node had made when it left, and why; None while it is there."""
+        calls = self._flags.load(LINE * (1 + member) + LEFT)
+        if calls == 0:
+            return None
+        said = self._read(self._shape.farewells + member * FAREWELL_BYTES, FAREWELL_BYTES)
+        return calls - 1, said.decode(errors="replace")
+
+    def _write(self, at: int, room: int, data: bytes) -> None:
+        data = data[: room - 4]
+        self._buffer[at : at + 4 + len(data)] = struct.pack("<I", len(data)) + data
+
+    def _read(self, at: int, room: int) -> bytes:
         (length,) = struct.unpack_from("<I", self._buffer, at)
-        return who - 1, bytes(self._buffer[at + 4 : at + 4 + min(length, PAGE - 4)]).decode(errors="replace")
+        return bytes(self._buffer[at + 4 : at + 4 + min(length, room - 4)])

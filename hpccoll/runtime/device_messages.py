@@ -348,7 +348,7 @@ class Messages:
         """Until MPI may have the buffers."""
         timeout_s = self._config.timeout_s
 
-        def late() -> CollectiveTimeoutError:
+        def late(over: float) -> CollectiveTimeoutError:
             return CollectiveTimeoutError(
                 f"a message on rank {self._comm.rank} is not sent after {timeout_s:g} s: "
                 "what is on the stream of its array is not complete",
@@ -381,7 +381,7 @@ def _pass() -> None:
     """MPI looks after its messages."""
 
 
-def _never() -> Exception:
+def _never(over: float) -> Exception:
     raise RuntimeError("a message without a deadline came to its end")
 
 

@@ -46,7 +46,7 @@ class Running:
         stages: Waits,
         *,
         aborted: Callable[[], None],
-        late: Callable[[], BaseException],
+        late: Callable[[float], BaseException | None],
         progress: Callable[[], None],
         ended: Callable[[BaseException | None], None],
         timeout_s: float,
@@ -88,8 +88,9 @@ class Running:
             if self._turns % 16 == 0 or hint is not None:
                 self._aborted()
                 self._progress()
-                if time.monotonic() > self._deadline:
-                    raise self._late()
+                over = time.monotonic() - self._deadline
+                if over > 0 and (error := self._late(over)) is not None:
+                    raise error
             return hint
         except StopIteration:
             self._end(None)
@@ -346,7 +347,7 @@ def _nothing() -> None:
     """Running.turn looks for aborts and lets MPI move."""
 
 
-def _never() -> Exception:
+def _never(over: float) -> Exception:
     raise RuntimeError("a wait without a deadline came to its end")
 
 

@@ -383,4 +383,4 @@ def _with_our_error(requests: Sequence[MPI.Request], action: Callable[[], T]) ->
 
 
 def _drive(stages: Waits) -> None:
-    drive(stages, float("inf"), lambda: None, lambda: None, lambda: RuntimeError("no deadline"))
+    drive(stages, float("inf"), lambda: None, lambda: None, lambda over: RuntimeError("no deadline"))

@@ -31,15 +31,16 @@ def drive(
     deadline: float,
     aborted: Callable[[], None],
     progress: Callable[[], object],
-    late: Callable[[], Exception],
+    late: Callable[[float], Exception | None],
     *,
     spin_s: float = 0.0,
 ) -> T:
     """Run a generator of waits to its end.
 
-    `aborted` raises when the communicator was given up elsewhere; `late()` is raised at `deadline` (of
-    time.monotonic).  `progress` gives MPI a turn: the caller may have messages of its own under way, for
-    which other ranks wait before they come here.  `spin_s`: so long a wait keeps the core.
+    `aborted` raises when the communicator was given up elsewhere; `late(s)` is raised s seconds after
+    `deadline` (of time.monotonic), unless it is None yet.  `progress` gives MPI a turn: the caller may have
+    messages of its own under way, for which other ranks wait before they come here.  `spin_s`: so long a
+    wait keeps the core.
     """
     aborted()  # what others gave up while this rank was elsewhere is not to be completed
     turns = 0
@@ -55,8 +56,8 @@ def drive(
             now = time.monotonic()
             aborted()
             progress()
-            if now > deadline:
-                raise late()
+            if now > deadline and (error := late(now - deadline)) is not None:
+                raise error
         if hint is MOVED:
             began = now
         elif now - began > spin_s + YIELD_S:

@@ -78,7 +78,7 @@ def test_dropped_communicators_leave_no_memory_and_no_descriptors(world: MPI.Int
             gc.collect()
     gc.collect()
     assert mapped() == segments
-    assert opened() == descriptors
+    assert opened() <= descriptors  # connections of earlier communicators may end meanwhile
 
 
 @layouts({"": (2,), "2+1": (3,)})

@@ -1,0 +1,206 @@
+"""Connecting the leaders of the nodes of a communicator as a tree; by TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from hpccoll.runtime.control import Control
+from hpccoll.runtime.lifelines import Lifelines, Line
+from hpccoll.runtime.peers import Peers
+from hpccoll.topology.agreement import gather, gather_numbers
+from hpccoll.topology.hosts import HostFacts
+from hpccoll.topology.layout import Layout
+
+CHILDREN = 8
+SILENT_S = 20  # so long nothing answers before a connection is given up
+CONNECT_S = 3.0
+_PURPOSE = "connections between nodes"
+_SIOCGIFADDR = 0x8915
+
+_silent: set[HostFacts] = set()  # hosts to which no connection could be made
+
+
+def open_lifelines(
+    comm: MPI.Intracomm,
+    layout: Layout,
+    hosts: Sequence[HostFacts],
+    control: Control,
+    peers: Peers,
+    deadline: float,
+) -> Lifelines | None:
+    """Connect the leaders of all nodes; None on other ranks, and where there is one node.
+
+    Collective over `comm`.  A connection that cannot be made is left out.
+    Raises: CollectiveTimeoutError as `gather`.
+    """
+    if layout.node_count == 1:
+        return None
+    node = layout.node(comm.rank)
+    leads = layout.leader(node) == comm.rank
+    children = range(CHILDREN * node + 1, min(CHILDREN * node + 1 + CHILDREN, layout.node_count))
+    listener = _listener() if leads and children else None
+    connection: socket.socket | None = None
+    try:
+        offers = [json.loads(one) for one in gather(comm, _offer(listener, comm.rank), deadline, _PURPOSE)]
+        secret = bytes.fromhex(offers[0]["secret"])
+        if leads and node:
+            parent = (node - 1) // CHILDREN
+            offer = offers[layout.leader(parent)]
+            near = hosts[parent].net_namespace, hosts[parent].boot_id
+            if near == (hosts[node].net_namespace, hosts[node].boot_id):
+                offer["addresses"] = ["127.0.0.1"]
+            else:
+                own = set(_own_addresses())
+                offer["addresses"] = [one for one in offer["addresses"] if one not in own]
+            if hosts[parent] not in _silent:
+                connection = _connect(offer["addresses"], offer["port"], deadline)
+            if connection is None:
+                _silent.add(hosts[parent])  # a firewall, say: no communicator waits for it again
+            else:
+                connection.sendall(_hello(secret, comm.rank))
+        connected = gather_numbers(comm, connection is not None, deadline, _PURPOSE)
+        found: dict[int, socket.socket] = {}
+        if listener is not None:
+            expected = {layout.leader(child) for child in children if connected[layout.leader(child)]}
+            found = _accept(listener, secret, expected)
+        if connection is not None:
+            found[layout.leader((node - 1) // CHILDREN)] = connection
+            connection = None
+    finally:
+        if listener is not None:
+            listener.close()
+        if connection is not None:
+            connection.close()
+    if not leads:
+        return None
+    lines = []
+    for rank, one in found.items():
+        _prepare(one)
+        lines.append(Line(one, rank, f"node {layout.node(rank)}, {hosts[layout.node(rank)].host_name}"))
+    return Lifelines(comm.rank, lines, control, peers)
+
+
+def _offer(listener: socket.socket | None, rank: int) -> bytes:
+    """Where this rank listens; of rank 0 also what proves that a rank belongs to the communicator."""
+    offer: dict[str, object] = {"addresses": [], "port": 0}
+    if listener is not None:
+        offer = {"addresses": _own_addresses(), "port": listener.getsockname()[1]}
+    if rank == 0:
+        offer["secret"] = secrets.token_bytes(16).hex()
+    return json.dumps(offer).encode()
+
+
+def _listener() -> socket.socket | None:
+    listener = socket.socket()
+    try:
+        listener.bind(("", 0))
+        listener.listen(4 * CHILDREN)
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def _own_addresses() -> list[str]:
+    """The IPv4 addresses of this host's interfaces, but for the loop-back."""
+    found = []
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return [one for one in found if not one.startswith("127.")]
+
+
+def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.socket | None:
+    """A connection to the first address that answers."""
+    deadline = min(deadline, time.monotonic() + CONNECT_S)
+    trials: dict[int, socket.socket] = {}
+    poll = select.poll()
+    made: socket.socket | None = None
+    try:
+        for address in addresses if port else ():
+            trial = socket.socket()
+            trial.setblocking(False)
+            trial.connect_ex((address, port))
+            trials[trial.fileno()] = trial
+            poll.register(trial, select.POLLOUT)
+        while trials and made is None and (left := deadline - time.monotonic()) > 0:
+            for number, _ in poll.poll(1e3 * left):
+                trial = trials.pop(number)
+                poll.unregister(number)
+                if made is None and trial.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    made = trial
+                else:
+                    trial.close()
+    finally:
+        for trial in trials.values():
+            trial.close()
+    if made is not None:
+        made.settimeout(CONNECT_S)
+    return made
+
+
+def _accept(listener: socket.socket, secret: bytes, expected: set[int]) -> dict[int, socket.socket]:
+    """The connections of these ranks, which they have all made; those that do not prove it are closed."""
+    found: dict[int, socket.socket] = {}
+    deadline = time.monotonic() + CONNECT_S
+    while expected and (left := deadline - time.monotonic()) > 0:
+        listener.settimeout(left)
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            break
+        rank = _introduced(connection, secret, expected)
+        if rank is None:
+            connection.close()
+        else:
+            expected.discard(rank)
+            found[rank] = connection
+    return found
+
+
+def _hello(secret: bytes, rank: int) -> bytes:
+    number = struct.pack("<q", rank)
+    return number + hmac.digest(secret, number, hashlib.sha256)
+
+
+def _introduced(connection: socket.socket, secret: bytes, expected: set[int]) -> int | None:
+    """Which of the expected ranks it is."""
+    connection.settimeout(0.5)
+    said = b""
+    length = len(_hello(secret, 0))
+    with contextlib.suppress(OSError):
+        while len(said) < length:
+            data = connection.recv(length - len(said))
+            if not data:
+                break
+            said += data
+    found = [rank for rank in expected if hmac.compare_digest(said, _hello(secret, rank))]
+    return found[0] if found else None
+
+
+def _prepare(connection: socket.socket) -> None:
+    """Keep-alive by the kernel: `SILENT_S` without an answer ends it."""
+    connection.setblocking(False)
+    for level, option, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S // 2),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, SILENT_S // 4),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENT_S),
+    ):
+        connection.setsockopt(level, option, value)

@@ -1,0 +1,116 @@
+"""Whether the others are there: who died or left, and why a communicator was given up, on all its nodes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from mpi4py import MPI
+
+from hpccoll.config import Config
+from hpccoll.runtime.connecting import open_lifelines
+from hpccoll.runtime.control import Control
+from hpccoll.runtime.counts import Counts
+from hpccoll.runtime.lifelines import Lifelines
+from hpccoll.runtime.peers import Peers, absent, why_it_ends
+from hpccoll.runtime.reason import Reason
+from hpccoll.topology.hosts import HostFacts
+from hpccoll.topology.layout import Layout
+
+LOOK_S = 0.25  # between two looks at the processes of the node
+
+_open: weakref.WeakSet[Presence] = weakref.WeakSet()
+
+
+class Presence:
+    """That of a rank, among those of one communicator.  Made collectively.
+
+    `peers`: the other ranks of its node.
+    Raises: CollectiveTimeoutError when the others do not come before `deadline`.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        layout: Layout,
+        hosts: Sequence[HostFacts],
+        config: Config,
+        control: Control,
+        counts: Counts,
+        deadline: float,
+    ) -> None:
+        self._rank = comm.rank
+        self._control = control
+        self._counts = counts
+        self._process = os.getpid()
+        self.peers = Peers(control, comm.rank)
+        self._looked = time.monotonic()
+        self._lifelines: Lifelines | None = None
+        if config.lifelines == "on":
+            self._lifelines = open_lifelines(comm, layout, hosts, control, self.peers, deadline)
+        _open.add(self)
+        parts = (control, counts, self._lifelines, self._process)
+        # Where the communicator's object goes without a word; at exit `_leave_all` knows more.
+        self._gone = weakref.finalize(self, _leave, *parts, "its communicator object is gone")
+        self._gone.atexit = False
+        self._parts = parts
+
+    def reason(self, sequence: int) -> Reason | None:
+        """Why a call that waits cannot be completed, if that is known."""
+        found = self._control.aborted()
+        now = time.monotonic()
+        if found is None and now - self._looked > LOOK_S:
+            self._looked = now
+            farewells = self.peers.farewells()
+            if self._lifelines is not None:
+                farewells |= self._lifelines.farewells
+            found = absent(farewells, sequence, self._rank) or self.peers.dead()
+            if found is not None:
+                self.give_up(found)
+        return found
+
+    def to_blame(self, awaited: int) -> int:
+        """Which leader holds up the one that this leader waits for; the others are asked the first time."""
+        if self._lifelines is not None:
+            self._lifelines.say_who_waits()
+            waits, seen = self._lifelines.waits, {self._rank}
+            while awaited in waits and awaited not in seen:
+                seen.add(awaited)
+                awaited = waits[awaited]
+        return awaited
+
+    def asks(self, awaited: Callable[[], int | None]) -> None:
+        """By what to learn which leader this one waits for."""
+        if self._lifelines is not None:
+            self._lifelines.asks(awaited)
+
+    def give_up(self, reason: Reason) -> None:
+        """Tell all ranks why; the first reason stays."""
+        self._control.abort(reason)
+        if self._lifelines is not None:
+            self._lifelines.tell(self._control.aborted() or reason)
+
+    def leave(self, why: str) -> None:
+        """Tell all ranks that this one makes no more calls.  A second time does nothing."""
+        if self._gone.detach() is not None:
+            _leave(*self._parts, why)
+
+
+def _leave(control: Control, counts: Counts, lifelines: Lifelines | None, process: int, why: str) -> None:
+    if os.getpid() == process:
+        calls = counts.last + 1
+        control.leave(calls, why)
+        if lifelines is not None:
+            lifelines.leave(calls, why)
+
+
+def _leave_all() -> None:
+    why = why_it_ends()
+    for one in list(_open):
+        one.leave(why)
+
+
+atexit.register(_leave_all)

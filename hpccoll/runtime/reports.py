@@ -1,0 +1,91 @@
+"""What a waiting call waits for: for the recorder, and for who reads the error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpccoll.errors import CollectiveTimeoutError
+from hpccoll.observe.caller import calling_line
+from hpccoll.observe.place import Where, place_of
+from hpccoll.plans.text import operation_text
+from hpccoll.runtime.agreement import Agreement, arrival_number
+from hpccoll.runtime.control import Control
+from hpccoll.runtime.movement import Movement
+from hpccoll.runtime.planning import Planned
+from hpccoll.runtime.presence import Presence
+from hpccoll.topology.layout import Layout
+from hpccoll.topology.notation import format_ranks
+
+# So long after a deadline a rank that knows less leaves the word to those that know more.
+HEARSAY_S, UNKNOWN_S = 0.25, 0.5
+
+
+class Reports:
+    """On the calls of one rank."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        rank: int,
+        control: Control,
+        agreement: Agreement,
+        movement: Movement,
+        presence: Presence,
+    ) -> None:
+        self._layout = layout
+        self._rank = rank
+        self._control = control
+        self._agreement = agreement
+        self._movement = movement
+        self._presence = presence
+        presence.asks(lambda: agreement.awaited)
+
+    def where(self, sequence: int, planned: Planned | None) -> Where:
+        """Where a call of this rank is."""
+        if planned is not None:
+            return place_of(self._movement.under_way(sequence), planned)
+        if self._agreement.awaited is not None:
+            return Where(peer=self._agreement.awaited, family="LEADERS")
+        missing = self._control.missing(arrival_number(sequence))
+        if self._rank in missing:
+            return Where()  # it waits for an earlier call
+        leader = self._control.members[0]
+        return Where(peer=missing[0] if missing else leader if leader != self._rank else -1, family="NODE")
+
+    def late(
+        self, collective: str, sequence: int, timeout_s: float, over_s: float
+    ) -> CollectiveTimeoutError | None:
+        """The error of a call that is late by so many seconds; None where another rank may know better."""
+        what, suspects, patience_s = self._waits_for(sequence)
+        if over_s < patience_s:
+            return None
+        return CollectiveTimeoutError(
+            f"{collective} #{sequence}{calling_line()} is not complete after {timeout_s:g} s: {what}",
+            collective=collective,
+            sequence=sequence,
+            rank=self._rank,
+            suspects=suspects,
+        )
+
+    def _waits_for(self, sequence: int) -> tuple[str, Sequence[int], float]:
+        """In words, which ranks that are, and how long somebody else may say more."""
+        if stopped := self._presence.peers.stopped():
+            return f"{self._here(stopped)}: stopped by a signal", stopped, 0.0
+        if missing := self._control.missing(arrival_number(sequence)):
+            return f"{self._here(missing)} did not call it", missing, 0.0
+        awaited = self._agreement.awaited
+        if awaited is not None:
+            awaited = self._presence.to_blame(awaited)
+            who = format_ranks((awaited,))
+            what = f"node {self._layout.node(awaited)} did not answer ({who} speaks for it)"
+            return what, (awaited,), HEARSAY_S
+        if under_way := self._movement.waiting_for()[:3]:
+            what = "waiting for " + "; ".join(map(operation_text, under_way))
+            return what + self._control.where_others_are(), (), HEARSAY_S
+        leader = format_ranks(self._control.members[:1])
+        return f"waiting for {leader}, which leads this node", (), UNKNOWN_S
+
+    def _here(self, ranks: Sequence[int]) -> str:
+        """Ranks of this rank's node."""
+        node = f" on node {self._layout.node(self._rank)}" if self._layout.node_count > 1 else ""
+        return format_ranks(ranks) + node
