@@ -227,6 +227,7 @@ class Watch:
                 ticked = time.monotonic()
                 for one in self._lifelines():
                     one.tick()
+                    del one  # which is not to be kept while this thread listens
             with self._lock:
                 if not self._all:
                     self._thread = None
@@ -242,7 +243,7 @@ class Watch:
                 if number >= 0:
                     owners[number] = weakref.ref(one), line
                     poll.register(number, select.POLLIN)
-            del one  # who lets go of it meanwhile is not to be held up
+            del one
         for number, _ in poll.poll(1e3 * TICK_S):
             owner, line = owners[number]
             if (lifelines := owner()) is not None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
-import traceback
 
 from hpccoll.memory.segments import PID_UNKNOWN, is_stopped, lives, pid_space, process_start
 from hpccoll.runtime.control import Control
@@ -61,19 +59,6 @@ def absent(farewells: Farewells, sequence: int, me: int) -> Reason | None:
         if calls <= sequence:
             return Reason(me, LOST, f"rank {rank} has left after {calls} calls: {why}", (rank,))
     return None
-
-
-def why_it_ends() -> str:
-    """Why this program ends, for the other ranks: what was raised and by which lines."""
-    error = getattr(sys, "last_value", None)
-    if error is None:
-        return "its program has ended"
-    where = ", from ".join(
-        f"{os.path.basename(frame.filename)}:{frame.lineno} ({frame.name})"
-        for frame in reversed(traceback.extract_tb(error.__traceback__)[-3:])
-    )
-    words = "".join(traceback.format_exception_only(error)).strip()
-    return f"{words[:600]}, at {where}"[:900] if where else words[:900]
 
 
 def _number_of(space: str) -> int:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from hpccoll.config import Config
+from hpccoll.runtime import ending
 from hpccoll.runtime.connecting import open_lifelines
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.lifelines import Lifelines
-from hpccoll.runtime.peers import Peers, absent, why_it_ends
+from hpccoll.runtime.peers import Peers, absent
 from hpccoll.runtime.reason import Reason
 from hpccoll.topology.hosts import HostFacts
 from hpccoll.topology.layout import Layout
@@ -52,6 +53,7 @@ class Presence:
         if config.lifelines == "on":
             self._lifelines = open_lifelines(comm, layout, hosts, control, self.peers, deadline)
         _open.add(self)
+        ending.watch()
         parts = (control, counts, self._lifelines, self._process)
         # Where the communicator's object goes without a word; at exit `_leave_all` knows more.
         self._gone = weakref.finalize(self, _leave, *parts, "its communicator object is gone")
@@ -108,9 +110,10 @@ def _leave(control: Control, counts: Counts, lifelines: Lifelines | None, proces
 
 
 def _leave_all() -> None:
-    why = why_it_ends()
+    why = ending.why()
     for one in list(_open):
         one.leave(why)
+    ending.end_the_job()
 
 
 atexit.register(_leave_all)

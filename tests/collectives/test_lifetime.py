@@ -36,6 +36,14 @@ def opened() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def at_most(count: Callable[[], int], most: int) -> bool:
+    """Whether a count comes down to so many: the thread that listens to other nodes may just be at work."""
+    deadline = time.monotonic() + 2
+    while count() > most and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count() <= most
+
+
 def returning_communicators() -> list[tuple[str, str]]:
     """Class and name of mpi4py's methods that make intracommunicators of a communicator."""
     stub = ast.parse((Path(mpi4py.__file__).parent / "MPI.pyi").read_text())
@@ -77,8 +85,8 @@ def test_dropped_communicators_leave_no_memory_and_no_descriptors(world: MPI.Int
         if turn % world.size == world.rank:
             gc.collect()
     gc.collect()
-    assert mapped() == segments
-    assert opened() <= descriptors  # connections of earlier communicators may end meanwhile
+    assert at_most(mapped, segments)
+    assert at_most(opened, descriptors)
 
 
 @layouts({"": (2,), "2+1": (3,)})
@@ -95,7 +103,7 @@ def test_a_communicator_in_a_cycle_is_collected(world: MPI.Intracomm, layout: st
         comm.close()
     del comm, cycle
     gc.collect()
-    assert mapped() == before
+    assert at_most(mapped, before)
 
 
 @pytest.mark.skipif(not _native.available(), reason="no extension")

@@ -82,10 +82,12 @@ def test_who_did_not_come(tmp_path: Path, fault: str) -> None:
     with hanging(fault, directory):
         finding = first_finding(directory, process)  # on a busy machine it is late before it is gone
     assert (finding["kind"], finding["ranks"]) == (kind, [AT_FAULT])
-    assert STUCK_AFTER_S <= waited_s(finding) < LONGEST_S
+    assert waited_s(finding) < LONGEST_S
+    assert fault != "slow" or waited_s(finding) >= STUCK_AFTER_S  # who is gone is not waited for
     call = 2 * HANGS_AT
     assert re.search(
-        rf"Call #{call} does not end: ranks 0, 1 have waited .* in allreduce \(1000 x float64, SUM\) at \S*"
+        rf"Call #{call} does not end: ranks 0, 1 (?:have waited|gave up after) .* in "
+        r"allreduce \(1000 x float64, SUM\) at \S*"
         rf"{line('values')} in step. Rank {AT_FAULT} has not made call #{call}: its last call was allreduce "
         rf"\(1 x float64, SUM\) #{call - 1} at \S*{line('residual')} in residual.*{process}",
         finding["text"],

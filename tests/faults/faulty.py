@@ -1,0 +1,110 @@
+"""A program in which one rank meets a fault: `faulty.py FAULT RANK DIRECTORY`.
+
+Each rank that gets that far writes how it ended to DIRECTORY/<rank>.json.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import hpccoll
+
+TIMEOUT_S = 2.0
+AT = 10  # the call at which it happens
+CALLS = 20
+
+
+def now() -> float:
+    """Seconds, the same on all ranks of a host."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def continued_after(seconds: float) -> None:
+    """Have this process continued by another one."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+
+
+def strike(fault: str) -> None:
+    """Let this rank meet the fault."""
+    name, _, detail = fault.partition(":")
+    if name == "signal":
+        os.kill(os.getpid(), signal.Signals[detail])
+    elif name == "stop":
+        if detail:
+            continued_after(float(detail))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif name == "segfault":
+        ctypes.string_at(0)
+    elif name == "raise":
+        raise ArithmeticError("the matrix is singular")
+    elif name == "exit":
+        sys.exit(0)
+    elif name == "late":
+        time.sleep(float(detail))
+    elif name == "hold-the-GIL":
+        ctypes.PyDLL(None).usleep(int(1e6 * float(detail)))
+    else:
+        raise ValueError(fault)
+
+
+def work(comm: hpccoll.Communicator, fault: str, culprit: int, directory: Path) -> None:
+    short, long = np.ones(4), np.ones(50_000)
+    during = fault.startswith("during-")
+    for number in range(CALLS if not during else 10**9):
+        if number == AT and comm.rank == culprit:
+            if during:
+                strike_soon(signal.Signals[fault.removeprefix("during-")], directory)
+            else:
+                noted(directory)
+                strike(fault)
+        comm.Allreduce(MPI.IN_PLACE, long)
+        comm.Bcast(short, root=number % comm.size)
+        request = comm.Iallreduce(MPI.IN_PLACE, short)
+        request.Wait()
+        short[:], long[:] = 1, 1
+
+
+def strike_soon(number: signal.Signals, directory: Path) -> None:
+    """A signal that comes in the midst of some call."""
+
+    def handle(*_: object) -> None:
+        noted(directory)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+
+def noted(directory: Path) -> None:
+    (directory / "struck").write_text(str(now()))
+
+
+def main(fault: str, culprit: int, directory: Path) -> None:
+    comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=TIMEOUT_S)
+    ended = {"kind": "", "text": "", "suspects": ()}
+    try:
+        work(comm, fault, culprit, directory)
+    except hpccoll.HpccollError as error:
+        ended = {"kind": type(error).__name__, "text": str(error), "suspects": error.suspects}
+        raise
+    finally:
+        report = directory / f"{comm.rank}.json"
+        report.with_suffix(".part").write_text(json.dumps(ended | {"at": now()}))
+        report.with_suffix(".part").rename(report)
+        if ended["kind"] and fault.startswith("stop:"):
+            time.sleep(float(fault.removeprefix("stop:")))  # or the job would end before that rank goes on
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
