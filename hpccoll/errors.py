@@ -8,7 +8,7 @@
     ├── MismatchError                ranks called different things; names the ranks on each side and the field
     ├── PeerLostError                a rank died or left; names it
     ├── CollectiveTimeoutError(TimeoutError)   names who has not arrived and at which step
-    ├── AbortedError                 another rank failed first; carries its reason
+    ├── AbortedError                 another rank failed first for another reason, or because of this one
     ├── TopologyError                the machine is not what was asked for
     └── ResourceError(OSError)       shared memory, descriptors, device memory: wanted, free, what to do
 
@@ -65,11 +65,11 @@ class MismatchError(HpccollError):
 
 
 class PeerLostError(HpccollError):
-    """A rank died or left."""
+    """A rank died or left; the same on all ranks (docs/reliability.md)."""
 
 
 class CollectiveTimeoutError(HpccollError, TimeoutError):
-    """A wait passed its deadline."""
+    """A wait passed its deadline, here or on another rank."""
 
 
 class AbortedError(HpccollError):

@@ -321,11 +321,13 @@ class Context:
         """
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
 
-        def ended(error: BaseException | None) -> None:
+        def ended(error: BaseException | None) -> BaseException | None:
             if error is None:
                 self.recorder.end(sequence)
-            else:
-                self.failed(error, collective, sequence, stages)
+                return None
+            found = self._in_our_words(error, collective, sequence)
+            self.failed(found, collective, sequence, stages)
+            return found
 
         self.recorder.enter(collective, sequence)
         return Running(
@@ -381,7 +383,10 @@ class Context:
                     spin_s=self._spin_us * 1e-6,
                 )
         except BaseException as error:
-            self.failed(error, collective, sequence, stages)
+            found = self._in_our_words(error, collective, sequence)
+            self.failed(found, collective, sequence, stages)
+            if found is not error:
+                raise found from error
             raise
         self.recorder.end(sequence)
         return result
@@ -416,6 +421,15 @@ class Context:
         self._presence.give_up(Reason.of(error, self.rank))
         self.on_devices.abort()
         _given_up.append((self, stages))
+
+    def _in_our_words(self, error: BaseException, collective: str, sequence: int) -> BaseException:
+        """What MPI raised, as the loss of a rank where it is one."""
+        if not isinstance(error, MPI.Exception) or self.broken is not None:
+            return error
+        reason = self._presence.why_mpi_failed(error, sequence)
+        if reason is None:
+            return error
+        return reason.error(collective, sequence, self.rank)
 
     def _look_for_abort(self, collective: str, sequence: int) -> None:
         self.recorder.look(sequence, self._reports.where)

@@ -327,9 +327,10 @@ class Messages:
                 for side in sides:
                     yield from side.finish(status if message else None)
 
-        def ended(error: BaseException | None) -> None:
+        def ended(error: BaseException | None) -> BaseException | None:
             if last:
                 _release(sides)
+            return error
 
         running = Running(
             stages(),

@@ -17,11 +17,13 @@ from hpccoll.runtime.control import Control
 from hpccoll.runtime.counts import Counts
 from hpccoll.runtime.lifelines import Lifelines
 from hpccoll.runtime.peers import Peers, absent
-from hpccoll.runtime.reason import Reason
+from hpccoll.runtime.reason import LOST, Reason
 from hpccoll.topology.hosts import HostFacts
 from hpccoll.topology.layout import Layout
 
 LOOK_S = 0.25  # between two looks at the processes of the node
+
+_PROCESS_FAILED = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 
 _open: weakref.WeakSet[Presence] = weakref.WeakSet()
 
@@ -63,9 +65,8 @@ class Presence:
     def reason(self, sequence: int) -> Reason | None:
         """Why a call that waits cannot be completed, if that is known."""
         found = self._control.aborted()
-        now = time.monotonic()
-        if found is None and now - self._looked > LOOK_S:
-            self._looked = now
+        if found is None and time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
             farewells = self.peers.farewells()
             if self._lifelines is not None:
                 farewells |= self._lifelines.farewells
@@ -73,6 +74,17 @@ class Presence:
             if found is not None:
                 self.give_up(found)
         return found
+
+    def why_mpi_failed(self, error: MPI.Exception, sequence: int) -> Reason | None:
+        """The loss of a rank that made MPI fail, if it was that; MPI may notice it before we do."""
+        deadline = time.monotonic() + 3 * LOOK_S
+        while time.monotonic() < deadline:
+            if (reason := self.reason(sequence)) is not None:
+                return reason
+            time.sleep(LOOK_S / 10)
+        if error.Get_error_class() in _PROCESS_FAILED:
+            return Reason(self._rank, LOST, f"MPI says that a process failed: {error}")
+        return None
 
     def to_blame(self, awaited: int) -> int:
         """Which leader holds up the one that this leader waits for; the others are asked the first time."""

@@ -48,7 +48,7 @@ class Running:
         aborted: Callable[[], None],
         late: Callable[[float], BaseException | None],
         progress: Callable[[], None],
-        ended: Callable[[BaseException | None], None],
+        ended: Callable[[BaseException | None], BaseException | None],
         timeout_s: float,
         owner: object,
     ) -> None:
@@ -99,8 +99,7 @@ class Running:
         return MOVED
 
     def _end(self, error: BaseException | None) -> None:
-        self._ended(error)
-        self.error = error
+        self.error = self._ended(error)
         self.done = True
         self._stages = _over()  # lets go of the caller's buffers
         self.block = None  # and so does this

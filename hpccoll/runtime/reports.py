@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hpccoll.errors import CollectiveTimeoutError
 from hpccoll.observe.caller import calling_line
 from hpccoll.observe.place import Where, place_of
+from hpccoll.plans.program import Receive
 from hpccoll.plans.text import operation_text
 from hpccoll.runtime.agreement import Agreement, arrival_number
 from hpccoll.runtime.control import Control
@@ -79,9 +80,14 @@ class Reports:
             who = format_ranks((awaited,))
             what = f"node {self._layout.node(awaited)} did not answer ({who} speaks for it)"
             return what, (awaited,), HEARSAY_S
-        if under_way := self._movement.waiting_for()[:3]:
-            what = "waiting for " + "; ".join(map(operation_text, under_way))
-            return what + self._control.where_others_are(), (), HEARSAY_S
+        if under_way := self._movement.waiting_for():
+            what = "waiting for " + "; ".join(map(operation_text, under_way[:3]))
+            peers = sorted({one.peer for one in under_way if isinstance(one, Receive)})
+            if peers:
+                nodes = sorted({self._layout.node(peer) for peer in peers})
+                what = f"node {', '.join(map(str, nodes))} sends nothing: {what}"
+            what += self._control.where_others_are()
+            return what, peers[:16], HEARSAY_S if peers else UNKNOWN_S
         leader = format_ranks(self._control.members[:1])
         return f"waiting for {leader}, which leads this node", (), UNKNOWN_S
 

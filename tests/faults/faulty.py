@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import hpccoll
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = float(os.environ.get("FAULTY_TIMEOUT_S", "2"))
 AT = 10  # the call at which it happens
 CALLS = 20
 

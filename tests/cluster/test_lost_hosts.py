@@ -1,0 +1,104 @@
+"""Ranks on other hosts that die, and links that are cut: every rank learns it in time, on both sides."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpccoll.observe.reading import read_directory
+from tests.faults import faulty
+from tests.support.launch import find_mpiexec
+from tests.support.virtual_hosts import VirtualHosts, remote_options
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+START_S = 60.0
+DEAD_S = 5.0
+RANKS = 4  # two on each of two hosts
+
+
+@contextmanager
+def running(
+    fault: str, culprit: int, timeout_s: float = faulty.TIMEOUT_S
+) -> Iterator[tuple[VirtualHosts, Path]]:
+    """The program of the fault tests on two hosts, behind shells that stay; where its ranks report."""
+    launcher = find_mpiexec()
+    with tempfile.TemporaryDirectory(prefix="hpccoll-lost-") as name, VirtualHosts(2) as hosts:
+        directory = Path(name)
+        options = remote_options(launcher.flavour, hosts.hosts, 2)
+        program = f"{sys.executable} {faulty.__file__} {fault} {culprit} {directory}; sleep {START_S}"
+        env = {"HPCCOLL_TRACE_DIR": str(directory / "traces"), "FAULTY_TIMEOUT_S": str(timeout_s)}
+        job = hosts.start("node0", [launcher.path, *options, "sh", "-c", program], env=env)
+        try:
+            yield hosts, directory
+        finally:
+            hosts.kill()
+            job.communicate(timeout=30)
+
+
+def until(holds: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def reports(directory: Path, ranks: list[int], since: float) -> dict[int, dict[str, Any]]:
+    """How these ranks ended, and how long after a moment."""
+    files = {rank: directory / f"{rank}.json" for rank in ranks}
+    until(lambda: all(file.exists() for file in files.values()), START_S)
+    found = {rank: json.loads(file.read_text()) for rank, file in files.items()}
+    return {rank: {**one, "after": one["at"] - since} for rank, one in found.items()}
+
+
+@pytest.mark.parametrize("culprit", [0, 2, 3])
+def test_a_rank_of_another_host_dies(culprit: int) -> None:
+    with running("during-SIGKILL", culprit) as (_, directory):
+        struck = directory / "struck"
+        until(struck.exists, START_S)
+        ranks = [rank for rank in range(RANKS) if rank != culprit]
+        found = reports(directory, ranks, float(struck.read_text()))
+    for rank, one in found.items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "PeerLostError", [culprit]), one["text"]
+        assert one["after"] < DEAD_S
+
+
+def test_a_link_is_cut() -> None:
+    """Nobody dies, no connection ends: the deadline tells, on both sides at once."""
+    with running("during-SIGKILL", -1) as (hosts, directory):
+        until(lambda: len(list(directory.glob("traces/*"))) == RANKS, START_S)
+        time.sleep(1.0)
+        hosts.link("node1", up=False)
+        found = reports(directory, list(range(RANKS)), faulty.now())
+    for rank, one in found.items():
+        assert (rank, one["kind"]) == (rank, "CollectiveTimeoutError"), one["text"]
+        assert faulty.TIMEOUT_S * 0.95 < one["after"] < faulty.TIMEOUT_S + 1
+        assert "node " in one["text"]
+
+
+def test_a_link_that_comes_back_in_time() -> None:
+    """TCP repeats what was lost, after a second or two."""
+    with running("during-SIGKILL", -1, timeout_s=25) as (hosts, directory):
+        traces = directory / "traces"
+        until(lambda: len(list(traces.glob("*"))) == RANKS and least_calls(traces) > 10, START_S)
+        for _ in range(3):
+            hosts.link("node1", up=False)
+            time.sleep(0.3)
+            hosts.link("node1", up=True)
+            time.sleep(0.7)
+        calls = least_calls(traces)
+        until(lambda: least_calls(traces) > calls + 10, 25)
+        assert [file.read_text() for file in directory.glob("*.json")] == []
+
+
+def least_calls(traces: Path) -> int:
+    """The number of the last call of the rank that has made fewest."""
+    return min(max(one.calls, default=-1) for one in read_directory(str(traces))[0])
