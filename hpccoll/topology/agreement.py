@@ -22,8 +22,8 @@ from mpi4py import MPI
 from hpccoll.errors import CollectiveTimeoutError, ResourceError
 from hpccoll.topology.notation import format_ranks
 
-HERE_TAG = 32765
-VERDICT_TAG = 32766  # MPI promises tags up to 32767
+Tags = tuple[int, int]
+HERE_AND_VERDICT: Tags = (32765, 32766)  # MPI promises tags up to 32767
 
 VERDICT_GRACE_S = 2.0
 """How long after its own deadline a rank still waits for what rank 0 has found."""
@@ -37,15 +37,23 @@ Numbers = npt.NDArray[np.int64]
 _abandoned: list[object] = []
 
 
-def call_roll(comm: MPI.Intracomm, deadline: float, purpose: str) -> None:
+def call_roll(
+    comm: MPI.Intracomm,
+    deadline: float,
+    purpose: str,
+    tags: Tags = HERE_AND_VERDICT,
+    began: float | None = None,
+) -> None:
     """Returns on every rank once every rank has called it.
 
     Collective.  2 messages per rank, all of them to or from rank 0.
 
     Args:
-        comm: a communicator on which nothing else is going on.
+        comm: a communicator on which nothing else is going on, with these tags at least.
         deadline: on the clock of `time.monotonic`, seconds.
         purpose: what is being done, for the error.
+        tags: of its two kinds of messages.
+        began: since when this rank has waited, if not since now.
 
     Raises:
         CollectiveTimeoutError: not everybody came before the earliest deadline: on every rank that came,
@@ -53,21 +61,21 @@ def call_roll(comm: MPI.Intracomm, deadline: float, purpose: str) -> None:
             and name it.  A rank that comes later gets rank 0's verdict at once.
 
     """
-    started = time.monotonic()
+    started = time.monotonic() if began is None else began
     if comm.size == 1:
         return
     verdict: Numbers = np.zeros(1 + _NAMED, dtype=np.int64)  # how many came, then who did not
     if comm.rank == 0:
-        missing = _collect(comm, deadline)
+        missing = _collect(comm, deadline, tags)
         verdict[0] = comm.size - len(missing)
         verdict[1 : 1 + len(missing[:_NAMED])] = missing[:_NAMED]
-        sends = [comm.Isend(verdict, dest=rank, tag=VERDICT_TAG) for rank in range(1, comm.size)]
+        sends = [comm.Isend(verdict, dest=rank, tag=tags[1]) for rank in range(1, comm.size)]
         if missing:
             _abandoned.append((sends, verdict))
         else:
             wait_all(sends, deadline, f"{purpose}: roll call", comm.rank)
     else:
-        _report_and_listen(comm, verdict, deadline, purpose)
+        _report_and_listen(comm, verdict, deadline, purpose, tags)
     arrived = int(verdict[0])
     if arrived < comm.size:
         named = [int(rank) for rank in verdict[1 : 1 + comm.size - arrived]]
@@ -153,24 +161,34 @@ def _poll(done: Callable[[], object], deadline: float) -> bool:
     return True
 
 
-def _collect(comm: MPI.Intracomm, deadline: float) -> list[int]:
+def roll_is_called(comm: MPI.Intracomm, tags: Tags) -> bool:
+    """Whether others call the roll, or have: rank 0 hears who is there, the others its verdict."""
+    status = MPI.Status()
+    here, verdict = tags
+    source, tag, nbytes = (MPI.ANY_SOURCE, here, 8) if comm.rank == 0 else (0, verdict, 8 * (1 + _NAMED))
+    return comm.Iprobe(source, tag, status) and status.Get_count(MPI.BYTE) == nbytes
+
+
+def _collect(comm: MPI.Intracomm, deadline: float, tags: Tags) -> list[int]:
     """Ranks that have not said "here" at the earliest deadline of those that have."""
     missing = set(range(1, comm.size))
     status = MPI.Status()
     time_left = np.zeros(1)
-    while missing and _poll(lambda: comm.Iprobe(MPI.ANY_SOURCE, HERE_TAG, status), deadline):
+    while missing and _poll(lambda: comm.Iprobe(MPI.ANY_SOURCE, tags[0], status), deadline):
         source = status.Get_source()
-        comm.Recv(time_left, source=source, tag=HERE_TAG)  # the message is there: nothing to wait for
+        comm.Recv(time_left, source=source, tag=tags[0])  # the message is there: nothing to wait for
         deadline = min(deadline, time.monotonic() + float(time_left[0]))
         missing.discard(source)
     return sorted(missing)
 
 
-def _report_and_listen(comm: MPI.Intracomm, verdict: Numbers, deadline: float, purpose: str) -> None:
+def _report_and_listen(
+    comm: MPI.Intracomm, verdict: Numbers, deadline: float, purpose: str, tags: Tags
+) -> None:
     started = time.monotonic()
     time_left = np.array([deadline - started])
-    here = comm.Isend(time_left, dest=0, tag=HERE_TAG)
-    listening = comm.Irecv(verdict, source=0, tag=VERDICT_TAG)
+    here = comm.Isend(time_left, dest=0, tag=tags[0])
+    listening = comm.Irecv(verdict, source=0, tag=tags[1])
     if not _poll(listening.Test, deadline + VERDICT_GRACE_S):
         status = MPI.Status()
         listening.Cancel()

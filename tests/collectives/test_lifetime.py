@@ -230,22 +230,31 @@ def test_a_program_that_does_not_close_ends_at_once(tmp_path: Path) -> None:
         assert ended - (tmp_path / str(rank)).stat().st_mtime < 5
 
 
-def test_a_rank_that_misses_the_first_use_is_not_waited_for_in_vain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_rank_that_misses_the_first_use_is_named(tmp_path: Path, missing: int) -> None:
     """Making one is local: a wrong option on one rank stops that one, the others learn of it at first use."""
     script = tmp_path / "program.py"
     script.write_text(
         PROGRAM
-        + "checks = 'on' if world.rank else 'maybe'\n"
+        + f"checks = 'maybe' if world.rank == {missing} else 'on'\n"
+        + "began = time.monotonic()\n"
+        + "time.sleep(world.rank / 4)\n"
         + "try:\n"
         + "    hpccoll.Communicator(world, init_timeout_s=2, checks=checks).Barrier()\n"
         + "except hpccoll.HpccollError as error:\n"
-        + "    open(f'{sys.argv[1]}/{world.rank}', 'w').write(f'{type(error).__name__}: {error}')\n"
-        + "time.sleep(5 if world.rank == 0 else 8)\n"
+        + "    said = f'{type(error).__name__} {time.monotonic() - began:.1f} {error.suspects} {error}'\n"
+        + "    open(f'{sys.argv[1]}/{world.rank}', 'w').write(said)\n"
+        + f"time.sleep(8 if world.rank == {missing} else 10)\n"
         + "world.Abort(0)\n"
     )
     result = run_ranks(3, [str(script), str(tmp_path)], timeout_s=30)
     assert not result.timed_out
-    said = [(tmp_path / str(rank)).read_text() for rank in range(3)]
-    assert said[0].startswith("UsageError: checks is 'maybe'")
-    for rank in (1, 2):
-        assert said[rank].startswith(f"CollectiveTimeoutError: rank {rank} of 3: not all ranks came")
+    for rank in range(3):
+        kind, seconds, text = (tmp_path / str(rank)).read_text().split(maxsplit=2)
+        if rank == missing:
+            assert (kind, "checks is 'maybe'" in text) == ("UsageError", True)
+            continue
+        assert kind == "CollectiveTimeoutError"
+        assert 2 <= float(seconds) < 6
+        assert text.startswith(f"({missing},) ")
+        assert f"rank {missing}" in text
