@@ -39,6 +39,10 @@ class Config:
     timeout_s: float = 300.0
     """Seconds (above 0) that a collective may take before CollectiveTimeoutError."""
 
+    warn_after_s: float = 60.0
+    """Seconds after which a rank that waits in a collective logs for whom (logger "hpccoll"), and again after
+    twice as many; 0: never."""
+
     init_timeout_s: float = 120.0
     """Seconds (above 0) that the first use of a communicator may take to find all its ranks."""
 
@@ -119,6 +123,7 @@ class Config:
         for name, low, high in (
             ("timeout_s", 1e-3, 1e9),
             ("init_timeout_s", 1e-3, 1e9),
+            ("warn_after_s", 0, 1e9),
             ("small_bytes", 0, 65536),
             ("segment_bytes", 64, 2**30),
             ("chunk_bytes", 64, 2**40),

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +34,7 @@ from hpccoll.errors import (
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import open_shared
+from hpccoll.observe.caller import calling_line
 from hpccoll.observe.start import open_recorder
 from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.runtime.agreement import Agreement
@@ -130,6 +131,7 @@ class Context:
                 self._agreement,
                 self._movement,
                 self._presence,
+                config.warn_after_s,
             )
             self.known = KnownCalls(
                 self, self._control, self._movement, AGREEMENT_CHANNEL, self._spin_us * 1e-6
@@ -330,9 +332,10 @@ class Context:
             return found
 
         self.recorder.enter(collective, sequence)
+        watch = self._reports.watch(collective, sequence, calling_line())
         return Running(
             stages,
-            aborted=lambda: self._look_for_abort(collective, sequence),
+            aborted=lambda: self._look_for_abort(collective, sequence, watch),
             late=lambda over: self._reports.late(collective, sequence, timeout_s, over),
             progress=self._let_mpi_move,
             ended=ended,
@@ -371,13 +374,14 @@ class Context:
         """Do the stages of a call.  Raises what they raise, and CollectiveTimeoutError."""
         timeout_s = self.config.timeout_s if timeout_s is None else timeout_s
         self.recorder.enter(collective, sequence)
+        watch = self._reports.watch(collective, sequence)
         try:
             # Closed at once: an error would keep it, and with it the worker from its work.
             with closing(PROGRESS.guarded(stages)) as guarded:
                 result = drive(
                     guarded,
                     time.monotonic() + timeout_s,
-                    lambda: self._look_for_abort(collective, sequence),
+                    lambda: self._look_for_abort(collective, sequence, watch),
                     self._let_others_move,
                     lambda over: self._reports.late(collective, sequence, timeout_s, over),
                     spin_s=self._spin_us * 1e-6,
@@ -431,11 +435,12 @@ class Context:
             return error
         return reason.error(collective, sequence, self.rank)
 
-    def _look_for_abort(self, collective: str, sequence: int) -> None:
+    def _look_for_abort(self, collective: str, sequence: int, watch: Callable[[], None]) -> None:
         self.recorder.look(sequence, self._reports.where)
         reason = self._presence.reason(sequence)
         if reason is not None:
             raise reason.error(collective, sequence, self.rank)
+        watch()
 
     # --- memory ---------------------------------------------------------------------------------
 

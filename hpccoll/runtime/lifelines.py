@@ -34,6 +34,7 @@ from hpccoll.runtime.peers import Farewells, Peers
 from hpccoll.runtime.reason import LOST, Reason
 
 TICK_S = 0.25
+FRESH_S = 2.0
 _LONGEST = 8192  # bytes of a message
 
 
@@ -53,7 +54,6 @@ class Lifelines:
 
     Attributes:
         farewells: leaders of other nodes that have left.
-        waits: which leader each leader waits for, once one was asked by `say_who_waits`.
 
     """
 
@@ -61,7 +61,7 @@ class Lifelines:
         self._rank = rank
         self.lines = list(lines)
         self.farewells: Farewells = {}
-        self.waits: dict[int, int] = {}
+        self._waits: dict[int, tuple[int, float]] = {}  # by leader: for whom it waited, and when it said so
         self._awaited: Callable[[], int | None] = lambda: None
         self._control = control
         self._peers = peers
@@ -78,19 +78,25 @@ class Lifelines:
             self.tell(reason)
 
     def asks(self, awaited: Callable[[], int | None]) -> None:
-        """By what to learn which leader this one waits for."""
+        """By what to learn which rank this leader waits for."""
         self._awaited = awaited
 
     def say_who_waits(self) -> None:
-        """Tell the others which leader this one waits for, and let them do the same.  Once."""
+        """Tell the others which rank this leader waits for, and let them do the same."""
         awaited = self._awaited()
-        if awaited is not None and self._rank not in self.waits:
+        if awaited is not None:
             self._pass_on(self._rank, awaited)
 
+    def waits_for(self, rank: int) -> int | None:
+        """Which leader a leader has lately said to wait for."""
+        awaited, when = self._waits.get(rank, (None, 0.0))
+        return awaited if time.monotonic() - when < FRESH_S else None
+
     def _pass_on(self, rank: int, awaited: int) -> None:
-        self.waits[rank] = awaited
-        with self._lock:
-            self._send_all(b"W" + json.dumps([rank, awaited]).encode())
+        if self.waits_for(rank) != awaited:
+            self._waits[rank] = awaited, time.monotonic()
+            with self._lock:
+                self._send_all(b"W" + json.dumps([rank, awaited]).encode())
 
     def tell(self, reason: Reason) -> None:
         """Tell all nodes why the communicator is given up, once."""
@@ -140,9 +146,8 @@ class Lifelines:
                 self.tell(reason)
             elif message[:1] == b"W":
                 rank, awaited = map(int, json.loads(message[1:]))
-                if rank not in self.waits:
-                    self._pass_on(rank, awaited)
-                    self.say_who_waits()
+                self._pass_on(rank, awaited)
+                self.say_who_waits()
             else:
                 calls, why = json.loads(message[1:])
                 self.farewells[line.rank] = int(calls), str(why)

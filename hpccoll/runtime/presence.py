@@ -87,17 +87,17 @@ class Presence:
         return None
 
     def to_blame(self, awaited: int) -> int:
-        """Which leader holds up the one that this leader waits for; the others are asked the first time."""
+        """Which leader holds up the one that this leader waits for, as far as they have said; asks them."""
         if self._lifelines is not None:
             self._lifelines.say_who_waits()
-            waits, seen = self._lifelines.waits, {self._rank}
-            while awaited in waits and awaited not in seen:
+            seen = {self._rank}
+            while awaited not in seen and (further := self._lifelines.waits_for(awaited)) is not None:
                 seen.add(awaited)
-                awaited = waits[awaited]
+                awaited = further
         return awaited
 
     def asks(self, awaited: Callable[[], int | None]) -> None:
-        """By what to learn which leader this one waits for."""
+        """By what to learn which rank this leader waits for."""
         if self._lifelines is not None:
             self._lifelines.asks(awaited)
 

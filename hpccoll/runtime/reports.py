@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
 
 from hpccoll.errors import CollectiveTimeoutError
 from hpccoll.observe.caller import calling_line
@@ -17,6 +20,7 @@ from hpccoll.runtime.presence import Presence
 from hpccoll.topology.layout import Layout
 from hpccoll.topology.notation import format_ranks
 
+LOG = logging.getLogger("hpccoll")
 # So long after a deadline a rank that knows less leaves the word to those that know more.
 HEARSAY_S, UNKNOWN_S = 0.25, 0.5
 
@@ -32,6 +36,7 @@ class Reports:
         agreement: Agreement,
         movement: Movement,
         presence: Presence,
+        warn_after_s: float,
     ) -> None:
         self._layout = layout
         self._rank = rank
@@ -39,7 +44,36 @@ class Reports:
         self._agreement = agreement
         self._movement = movement
         self._presence = presence
-        presence.asks(lambda: agreement.awaited)
+        self._warn_after_s = warn_after_s or math.inf
+        self._latest = 0
+        presence.asks(self._awaited)
+
+    def watch(self, collective: str, sequence: int, line: str | None = None) -> Callable[[], None]:
+        """What is to be called again and again while a call waits: it warns when that takes long.
+
+        One rank of a node does, after `warn_after_s` seconds, after twice as many, and so on.  `line`: of the
+        caller, where that is not the one who waits.
+        """
+        self._latest = sequence
+        began = time.monotonic()
+        pause_s = self._warn_after_s
+
+        def look() -> None:
+            nonlocal pause_s
+            waited_s = time.monotonic() - began
+            if waited_s < pause_s:
+                return
+            pause_s *= 2
+            missing = self._control.missing(arrival_number(sequence))
+            if self._rank == min(set(self._control.members) - set(missing), default=self._rank):
+                what, _, _ = self._waits_for(sequence)
+                LOG.warning(
+                    "rank %d has waited %.0f s in %s #%d%s: %s",
+                    self._rank, waited_s, collective, sequence,
+                    calling_line() if line is None else line, what,
+                )  # fmt: skip
+
+        return look
 
     def where(self, sequence: int, planned: Planned | None) -> Where:
         """Where a call of this rank is."""
@@ -77,8 +111,11 @@ class Reports:
         awaited = self._agreement.awaited
         if awaited is not None:
             awaited = self._presence.to_blame(awaited)
-            who = format_ranks((awaited,))
-            what = f"node {self._layout.node(awaited)} did not answer ({who} speaks for it)"
+            node, who = self._layout.node(awaited), format_ranks((awaited,))
+            leads = awaited == self._layout.leader(node)
+            what = f"node {node} did not answer" + (
+                f" ({who} speaks for it)" if leads else f": {who} is missing"
+            )
             return what, (awaited,), HEARSAY_S
         if under_way := self._movement.waiting_for():
             what = "waiting for " + "; ".join(map(operation_text, under_way[:3]))
@@ -90,6 +127,13 @@ class Reports:
             return what, peers[:16], HEARSAY_S if peers else UNKNOWN_S
         leader = format_ranks(self._control.members[:1])
         return f"waiting for {leader}, which leads this node", (), UNKNOWN_S
+
+    def _awaited(self) -> int | None:
+        """For whom this leader waits: another one, or a rank of its node."""
+        if self._agreement.awaited is not None:
+            return self._agreement.awaited
+        missing = self._control.missing(arrival_number(self._latest))
+        return missing[0] if missing and self._rank not in missing else None
 
     def _here(self, ranks: Sequence[int]) -> str:
         """Ranks of this rank's node."""

@@ -106,6 +106,22 @@ def test_a_rank_that_is_silent(tmp_path: Path, fault: str, layout: str, culprit:
         assert TIMEOUT_S * 0.95 < one["after"] < TIMEOUT_S + SOON_S
 
 
+def test_who_waits_long_says_for_whom(tmp_path: Path) -> None:
+    env = {
+        "HPCCOLL_LAYOUT": "2+1",
+        "HPCCOLL_TRACE_DIR": str(tmp_path / "traces"),
+        "HPCCOLL_WARN_AFTER_S": "0.5",
+    }
+    result = run_ranks(3, [str(PROGRAM), "late:1.3", "1", str(tmp_path)], timeout_s=LONGEST_S, env=env)
+    assert result.returncode == 0, result.stderr
+    said = re.findall(
+        r"rank (\d) has waited (\d) s in allreduce #30 at faulty.py:\d+ \(work\): (.*)", result.stderr
+    )
+    assert ("0", "1", "rank 1 on node 0 did not call it") in said
+    assert ("2", "1", "node 0 did not answer: rank 1 is missing") in said
+    assert {rank for rank, _, _ in said} == {"0", "2"}
+
+
 @pytest.mark.parametrize("fault", ["stop:1", "late:1", "hold-the-GIL:1"])
 @pytest.mark.parametrize(("layout", "culprit"), [("4", 2), ("3+1", 0)])
 def test_a_rank_that_comes_in_time(tmp_path: Path, fault: str, layout: str, culprit: int) -> None:
