@@ -29,7 +29,7 @@ ON_DEVICES = $(if $(filter tests,$(TESTS)),$(RUN) python -m tests.gpu --modes $(
 NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu mutation conformance lint bench docs clean
+.PHONY: help demo test test-slow test-all test-gpu mutation conformance soak lint bench docs clean
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
@@ -39,6 +39,7 @@ help:
 	@echo 'make test-gpu   the tests on device arrays: on a GPU, or on the CPU stand-in; ARGS="--modes lazy,delay,eager"'
 	@echo 'make mutation   every event between streams is taken out in turn: do the tests on device arrays see it?'
 	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
+	@echo 'make soak       2000 runs with a random fault each (two hours): are the promises of docs/reliability.md kept?'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      collectives on one node beside MPICH, Open MPI, Intel MPI and gloo; as root with iproute2 between'
 	@echo '                virtual hosts too (CLUSTER_ARGS): tables and figures in build/bench, after an hour or more'
@@ -70,6 +71,9 @@ mutation: $(READY) $(DEVICES)
 
 conformance: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.conformance $(ARGS)
+
+soak: $(READY)
+	@$(RUN) python -m tests.faults.nemesis --schedules 2000 $(ARGS)
 
 lint: $(READY)
 	$(RUN) ruff check .
