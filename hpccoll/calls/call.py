@@ -40,6 +40,7 @@ class Call:
     `complete`.
 
     `reads`: the buffers that `give` was read from.  `staged`: the caller's elements are on a device.
+    `asked`: the plan that `forced` asked for where the call was made, or empty.
     """
 
     collective: str
@@ -54,6 +55,7 @@ class Call:
     ragged: bool = False
     reads: tuple[Buffer, ...] = ()
     staged: bool = False
+    asked: str = ""
 
     @property
     def on_device(self) -> bool:

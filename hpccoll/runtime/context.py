@@ -154,6 +154,7 @@ class Context:
 
         `given`: the caller's buffers, operator and root, by which the call is known again.
         """
+        call.asked = self.planner.forced_name
         with self._alone(call.collective):
             sequence = self.number()
             planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
@@ -165,6 +166,7 @@ class Context:
 
         `given`: the caller's buffers, operator and root, by which the call is known again.
         """
+        call.asked = self.planner.forced_name
         with self._alone(call.collective):
             kind = self.on_devices.run(call, stream)
             if kind is not None and given is not None and self.on_devices.replays is not None:
@@ -177,18 +179,19 @@ class Context:
 
     def start(self, call: Call, given: Given | None = None) -> Running:
         """Begin a call that goes on while the caller does other things; `given` as in `run`."""
+        call.asked = self.planner.forced_name
         with self._alone(call.collective):
             if call.on_device:
                 return self.on_devices.start(call)
             sequence = self.number()
-            known_as = None if self.planner.forced_name else given
-            return self.begin(self._all_steps(call, sequence, known_as), call.collective, sequence)
+            return self.begin(self._all_steps(call, sequence, given), call.collective, sequence)
 
     def make(self, call: Call, stream: int | None = None) -> Bound | None:
         """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
 
         `stream`: of device arrays, where it is given.
         """
+        call.asked = self.planner.forced_name
         if call.on_device and (error := self.on_devices.why_not_bound(call)) is not None:
             self.refuse(call.collective, error)
         with self._alone(call.collective):
@@ -268,7 +271,7 @@ class Context:
 
     def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
         planned = yield from self.steps(call, sequence)
-        if given is not None and startable(call) and not self.planner.forced_name:
+        if given is not None and startable(call) and not call.asked:
             self.known.note(given, call, planned)
 
     def in_turn(

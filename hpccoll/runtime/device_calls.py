@@ -271,7 +271,7 @@ class DeviceCalls:
         """What tells kinds of calls apart, of facts that all ranks share."""
         operator = call.arithmetic.operator if call.arithmetic is not None else None
         combined = (operator.code, operator.into) if operator is not None else ()
-        only = self._context.planner.only(call.collective)
+        only = self._context.planner.only(call.collective, call.asked)
         # What a rank gives and takes in a ragged call the others do not know, but for a reduce-scatter.
         counts = call.gives if call.ragged and call.collective == "reduce_scatter" else call.ragged
         return (call.collective, call.dtype, call.count, call.root, counts, only, combined)
@@ -279,7 +279,7 @@ class DeviceCalls:
     def _learn(self, key: Key, call: Call) -> None:
         some = call.give if call.give.size or call.take is None else call.take.flat
         side = self._made_side(home_of(some).device)
-        self._kinds[key] = side.learn(call, self._context.planner.only(call.collective))
+        self._kinds[key] = side.learn(call, self._context.planner.only(call.collective, call.asked))
 
     def _made_side(self, ordinal: int) -> DeviceSide:
         """Its NCCL groups and streams; made now, on that device, if they are not.  Collective."""

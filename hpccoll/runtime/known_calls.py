@@ -68,8 +68,7 @@ class KnownCalls:
         """A call has been made, and may be made again."""
         if self._repeats is not None:
             fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
-            forced = self._context.planner.forced_name
-            self._repeats.note(given, call, planned, fingerprint, group, forced)
+            self._repeats.note(given, call, planned, fingerprint, group)
 
     @contextmanager
     def forced(self, algorithm: str) -> Generator[None, None, None]:
@@ -104,7 +103,8 @@ class KnownCalls:
         context = self._context
         sequence = context.counts.last
         try:
-            context.wait(self._rest(prepare, begun, sequence), collective, sequence, None)
+            stages = self._rest(prepare, begun, sequence, context.planner.forced_name)
+            context.wait(stages, collective, sequence, None)
         finally:
             context.in_use.release()
 
@@ -119,11 +119,13 @@ class KnownCalls:
         prepare: Callable[[], Call],
         begun: _core.Execution | _core.Spread | None,
         sequence: int,
+        asked: str,
         arrived: bool = True,
     ) -> Waits:
         context = self._context
         try:
             call = prepare()
+            call.asked = asked
         except UsageError as error:
             raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
         execution, spread = halves(begun)
@@ -161,7 +163,7 @@ class KnownCalls:
             for one in self._repeats.take_over():
                 if one.arrived:
                     self._control.has_arrived(arrival_number(one.sequence))
-                stages = self._rest(one.prepare, one.begun, one.sequence, bool(one.arrived))
+                stages = self._rest(one.prepare, one.begun, one.sequence, "", bool(one.arrived))
                 running = self._context.running(stages, one.collective, one.sequence)
                 one.go_on_as(running)
                 PROGRESS.add(running)

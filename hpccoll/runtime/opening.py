@@ -151,7 +151,7 @@ class Opening:
         if self._lengths_travel(both):
             said = np.concatenate((said, both.ravel()))
         payload = Payload("reduce", said, out, 2, out.dtype, 0, _add)
-        fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call.collective), form)
+        fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call), form)
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         if out[0] != 0:
             yield from self._name_disagreement(call, sequence, both)
@@ -189,7 +189,7 @@ class Opening:
         if partly_known(call):
             yield from self._balanced(call, sequence, vectors(call, self._rank, self._size), 0)
             return
-        code = self._planner.asked_code(call.collective)
+        code = self._planner.asked_code(call)
         try:
             yield from self._agreement.check(sequence, fingerprint_of(call, sequence, code), "", None)
         except MismatchError as error:
@@ -200,7 +200,7 @@ class Opening:
         if partly_known(call):
             yield from self._balanced(call, sequence, vectors(call, self._rank, self._size), MAKING)
         else:
-            fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call.collective), MAKING)
+            fingerprint = fingerprint_of(call, sequence, self._planner.asked_code(call), MAKING)
             yield from self._agreement.check(sequence, fingerprint, "", None)
 
 

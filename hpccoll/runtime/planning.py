@@ -102,7 +102,7 @@ class Planner:
         count, itemsize = _units(call)
         order, wire = self._order(call), self._wire(call.collective, call.arithmetic)
         native = call.arithmetic is None or call.arithmetic.mpi is not None
-        only = self.only(call.collective)
+        only = self.only(call.collective, call.asked)
         counts = _shared_counts(call)
         key = (call.collective, count, counts, itemsize, call.root, native, order, wire, only)
         planned = self._cache.get(key)
@@ -112,17 +112,18 @@ class Planner:
             self._keep(key, planned)
         return planned
 
-    def asked_code(self, collective: str) -> int:
+    def asked_code(self, call: Call) -> int:
         """The number of the plan asked for by name, or that there is none; the same on all ranks."""
-        only = self.only(collective)
-        return plan_code(collective, only) if only else BY_SELECTION
+        only = self.only(call.collective, call.asked)
+        return plan_code(call.collective, only) if only else BY_SELECTION
 
     def choose(self, call: Call, total: int) -> str:
         """The name of the plan for blocks of lengths that no rank knows all of; `total`: of all together."""
         blocks = self._layout.size ** (2 if call.collective == "alltoall" else 1)
         mean = -(-total * call.dtype.itemsize // blocks)
         # One choice for all sizes up to a power of two: the lengths may be others in every call.
-        key = (call.collective, call.root, max(1, mean - 1).bit_length(), self.only(call.collective))
+        only = self.only(call.collective, call.asked)
+        key = (call.collective, call.root, max(1, mean - 1).bit_length(), only)
         if key not in self._choices:
             self._choices[key] = self._choose(call, 1 << key[2])
         return self._choices[key]
@@ -131,7 +132,7 @@ class Planner:
         collective = Collective(call.collective, self._layout.size, mean, call.root, (0,) * self._layout.size)
         alike = replace(collective, counts=None)
         tuning = self._tuning(native=True, order=Order.ANY)
-        for only in filter(None, (self.only(call.collective), "any")):
+        for only in filter(None, (self.only(call.collective, call.asked), "any")):
             found = candidates(alike, self._layout, 1, tuning, None if only == "any" else only)
             for one in found:
                 recipe = recipe_of(call.collective, one.name, self._layout)
@@ -186,7 +187,7 @@ class Planner:
             itemsize, order = arithmetic.working.itemsize, order_of(arithmetic, self._config)
             tuning = self._tuning(arithmetic.mpi is not None, order, self._wire(name, arithmetic))
         collective = Collective(name, self._layout.size, count, root)
-        only = self.only(name)
+        only = self.only_now(name)
         found = candidates(collective, self._layout, itemsize, tuning, only or None)
         return Explanation(name, nbytes, str(self._layout), only, found)
 
@@ -210,12 +211,15 @@ class Planner:
         """The plan that `forced` asks for, or empty."""
         return self._forced
 
-    def only(self, collective: str) -> str:
-        """The plan asked for by name, where this collective has it."""
-        forced = self._forced
-        if forced and forced in names(collective, self._layout):
-            return forced
+    def only(self, collective: str, asked: str) -> str:
+        """The plan asked for by name, by `asked` or else by the setting, where this collective has it."""
+        if asked and asked in names(collective, self._layout):
+            return asked
         return self._wanted.get(collective, "")
+
+    def only_now(self, collective: str) -> str:
+        """The plan that a call made now is asked to take, or empty."""
+        return self.only(collective, self._forced)
 
     def _make(self, collective: Collective, itemsize: int, tuning: Tuning, only: str) -> Planned:
         if collective.name == "barrier":

@@ -104,12 +104,8 @@ class Repeats:
         planned: Planned,
         fingerprint: bytes,
         group: _core.Group | None,
-        forced: str,
     ) -> None:
-        """Keep what is to be known of a call that has been made, if it is plain.
-
-        `forced`: the plan that was asked for in its `with` block, or empty.
-        """
+        """Keep what is to be known of a call that has been made, if it is plain."""
         arithmetic, plan = call.arithmetic, planned.plan
         if call.ragged or not all(map(_is_plain, given[:2])):
             return
@@ -139,7 +135,7 @@ class Repeats:
             if writes < 0 and call.collective == "broadcast":
                 writes = reads  # as in movement.py
         self._native.keep(
-            collective=self._keys[call.collective, forced] if forced else call.collective,
+            collective=self._keys[call.collective, call.asked] if call.asked else call.collective,
             given=given,
             label=(call.collective, plan.name),
             fingerprint=fingerprint,

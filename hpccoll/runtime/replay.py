@@ -45,7 +45,7 @@ class Replays:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._only = context.planner.only
+        self._only = context.planner.only_now
         self._lock = context.in_use
         self._tally = context.tally
         self._known: dict[Key, Known] = {}

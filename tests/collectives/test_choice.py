@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,30 @@ def test_the_plans_of_a_layout(communicator: Make) -> None:
         flat = ["flat", "one_shot", "ring", "tree", "recursive_doubling", "fold"]
         assert sorted(comm.algorithms("allreduce")) == sorted(flat + two_level)
         assert comm.algorithms("barrier") == ("one_shot",)
+
+
+@layouts({"": (2,), "2+1": (3,)})
+def test_a_started_call_takes_the_plan_of_its_block(communicator: Make, layout: str) -> None:
+    """Also where it is planned after the block, or in another one, since an earlier call is under way."""
+    comm = communicator(layout=layout)
+    values = np.full(30_000, comm.rank + 1.0)
+    sums = [np.empty_like(values) for _ in range(3)]
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(0.2)
+    before = comm.tally()
+    requests = [comm.Iallreduce(values, sums[0])]
+    with comm.forced("ring"):
+        requests.append(comm.Iallreduce(values, sums[1]))
+    with comm.forced("tree"):
+        requests.append(comm.Iallreduce(values, sums[2]))
+        for request in requests:
+            request.Wait()
+    made = comm.tally() - before
+    assert (made["allreduce", "ring"], made["allreduce", "tree"], made.total()) == (1, 1, 3)
+    for one in sums:
+        assert (one == comm.size * (comm.size + 1) / 2).all()
+    assert plan_of(comm, Job("allreduce", 30_000)) not in ("ring", "tree")
 
 
 @layouts({"": (2,), "2+1": (3,)})
