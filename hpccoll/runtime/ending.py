@@ -26,16 +26,18 @@ _uncaught: list[BaseException] = []
 @functools.cache
 def watch() -> None:
     """From now on note what ends the program; once in a process."""
-    sys.excepthook = functools.partial(_note, sys.excepthook)
+    sys.excepthook = functools.partial(_note, sys.excepthook, os.getpid())
 
 
 def _note(
     before: Callable[[type[BaseException], BaseException, TracebackType | None], object],
+    process: int,
     kind: type[BaseException],
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    _uncaught.append(error)
+    if os.getpid() == process:  # what ends a forked child ends nobody else
+        _uncaught.append(error)
     before(kind, error, trace)
 
 

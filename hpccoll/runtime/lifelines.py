@@ -152,7 +152,7 @@ class Lifelines:
                 calls, why = json.loads(message[1:])
                 self.farewells[line.rank] = int(calls), str(why)
                 line.farewell = True
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             self._drop(line)
 
     def _ended(self, line: Line, why: str) -> None:
@@ -199,10 +199,11 @@ class Watch:
 
     def forked(self) -> None:
         """In a forked child, whose parent's connections would stay open with it."""
-        for one in self._lifelines():
-            for line in one.lines:
+        for reference in self._all:  # without the lock, which another thread may have held
+            one = reference()
+            for line in () if one is None else one.lines:
                 line.connection.close()
-        self._all.clear()
+        self._all = set()
         self._start()
 
     def add(self, lifelines: Lifelines) -> None:

@@ -49,7 +49,7 @@ class Reason:
             if kind not in (LOST, LATE, FAILED):
                 raise ValueError(f"{kind!r} is no kind of reason")
             return Reason(int(rank), kind, str(text), tuple(map(int, suspects)))
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a reason: {error}") from error
 
     def error(self, collective: str, sequence: int, rank: int) -> HpccollError:
