@@ -10,7 +10,7 @@ from importlib import import_module
 from hpccoll._version import __version__
 from hpccoll.errors import HpccollError, UsageError
 
-COMMANDS = ("bench", "plan", "selftest", "topo", "trace")
+COMMANDS = ("bench", "doctor", "plan", "selftest", "topo", "trace")
 GOOD, WRONG, MISUSE = 0, 1, 2
 
 

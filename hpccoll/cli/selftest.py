@@ -131,6 +131,13 @@ def pattern(source: int, target: int, count: int, salt: int) -> Array:
     return ((np.arange(count) * 7 + begin) % 251).astype(np.uint8)
 
 
+def way(fault: Fault) -> str:
+    """Between whom something arrived wrong, and by which plan."""
+    target = f"rank {fault.target}"
+    between = f"from rank {fault.source} to {target}" if fault.source >= 0 else f"on {target}"
+    return f"{between}, by {fault.plan}"
+
+
 def _print(
     said: tuple[Any, str, tuple[str, ...]],
     plans: list[tuple[str, ...]],

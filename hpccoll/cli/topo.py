@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with hpccoll.Communicator(world, **options) as comm:
             machine, limit_s = comm.machine, comm.config.init_timeout_s
-        survey = _survey(world, machine, limit_s)
+        survey = survey_of(world, machine, limit_s)
     except hpccoll.HpccollError as error:
         if world.rank == 0:
             print(f"hpccoll topo: {error}", file=sys.stderr)
@@ -94,7 +94,8 @@ def _saved(args: argparse.Namespace) -> int:
     return _show(args, "", {}, survey_below(args.root), None)
 
 
-def _survey(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey | None:
+def survey_of(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey | None:
+    """What is on all hosts, and what all ranks say, on rank 0; None on others.  Collective."""
     from hpccoll.topology.hardware.gathering import gather_survey
 
     private = world.Dup()

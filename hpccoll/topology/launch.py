@@ -35,6 +35,13 @@ def launch_warning(environ: Mapping[str, str], world_size: int, library: str = "
     )
 
 
+def tasks_of_step(environ: Mapping[str, str]) -> int | None:
+    """How many tasks srun has started, where it has started this process itself; None elsewhere."""
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS")
+    by_mpi = "OMPI_COMM_WORLD_SIZE" in environ or _number(environ, "PMI_SIZE") not in (-1, tasks)
+    return tasks if tasks > 0 and "SLURM_STEP_ID" in environ and not by_mpi else None
+
+
 def _expected_size(environ: Mapping[str, str]) -> tuple[int, str]:
     # The launcher's own variables come first: under mpiexec and mpirun the SLURM_ ones are those of
     # the daemon that started the ranks.
