@@ -34,6 +34,7 @@ from hpccoll.runtime.peers import Farewells, Peers
 from hpccoll.runtime.reason import LOST, Reason
 
 TICK_S = 0.25
+LOOK_S = 1.0  # ranks that wait look more often
 FRESH_S = 2.0
 _LONGEST = 8192  # bytes of a message
 
@@ -66,14 +67,17 @@ class Lifelines:
         self._control = control
         self._peers = peers
         self._told = False
+        self._looked = time.monotonic()
         self._lock = threading.RLock()
         WATCH.add(self)
 
     def tick(self) -> None:
-        """Look whether this node's ranks live, and pass on what they have given up."""
+        """Pass on what this node's ranks have given up, and now and then look whether they live."""
         reason = self._control.aborted()
-        if reason is None and (reason := self._peers.dead()) is not None:
-            self._control.abort(reason)
+        if reason is None and time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
+            if (reason := self._peers.dead()) is not None:
+                self._control.abort(reason)
         if reason is not None:
             self.tell(reason)
 

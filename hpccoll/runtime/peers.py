@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 
 from hpccoll.memory.segments import PID_UNKNOWN, is_stopped, lives, pid_space, process_start
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.reason import LOST, Reason
+
+BELIEVED_S = 0.2
+_alive_at: dict[tuple[int, int], float] = {}  # by process and its start
 
 Farewells = dict[int, tuple[int, str]]  # by rank: how many calls it had made, and why it left
 
@@ -33,7 +37,7 @@ class Peers:
         for member, rank in self._others:
             number, start, space = self._control.introduction(member)
             known = space == self._space != 0
-            if known and not lives(number, start) and self._control.left(member) is None:
+            if known and not _lives(number, start) and self._control.left(member) is None:
                 text = f"rank {rank} died: its process {number} is gone"
                 return Reason(self._rank, LOST, text, (rank,))
         return None
@@ -51,6 +55,17 @@ class Peers:
         """Which ranks of the node have left."""
         found = ((rank, self._control.left(member)) for member, rank in self._others)
         return {rank: said for rank, said in found if said is not None}
+
+
+def _lives(number: int, start: int) -> bool:
+    """Whether a process lives, or did a moment ago: all communicators of this process ask for the same."""
+    now = time.monotonic()
+    when = _alive_at.get((number, start))
+    if when is None or now - when > BELIEVED_S:
+        if not lives(number, start):
+            return False
+        _alive_at[number, start] = now
+    return True
 
 
 def absent(farewells: Farewells, sequence: int, me: int) -> Reason | None:
