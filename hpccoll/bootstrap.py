@@ -5,11 +5,14 @@ All of it is agreed by all ranks and limited in time.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from mpi4py import MPI
 
+from hpccoll._version import __version__
 from hpccoll.config import Config
 from hpccoll.errors import CollectiveTimeoutError, MismatchError
 from hpccoll.topology.agreement import call_roll, gather, roll_is_called
@@ -60,12 +63,18 @@ def ranks_on_host(environ: Mapping[str, str]) -> int:
 
 
 def check_same_settings(private: MPI.Intracomm, config: Config, deadline: float) -> None:
-    """Raises MismatchError on every rank, naming the sides, when the settings differ."""
-    texts = [text.decode() for text in gather(private, config.digest().encode(), deadline, "settings")]
-    if len(set(texts)) > 1:
-        sides = {text: [rank for rank, one in enumerate(texts) if one == text] for text in set(texts)}
-        raise MismatchError(
-            "the ranks have different settings: "
-            + "; ".join(f"{format_ranks(ranks)}: {text}" for text, ranks in sorted(sides.items())),
-            rank=private.rank,
-        )
+    """Raises MismatchError on every rank, naming the sides, when settings or versions of hpccoll differ."""
+    own = {"version": __version__, **asdict(config)}
+    found = gather(private, json.dumps(own).encode(), deadline, "settings")
+    if len(set(found)) == 1:
+        return
+    said = [json.loads(one) for one in found]
+    words = []
+    for name in dict.fromkeys(key for one in said for key in one):
+        sides: dict[str, list[int]] = {}
+        for rank, one in enumerate(said):
+            sides.setdefault(repr(one[name]) if name in one else "(not known)", []).append(rank)
+        if len(sides) > 1:
+            texts = (f"{value} on {format_ranks(ranks)}" for value, ranks in sides.items())
+            words.append(f"{name} is {', '.join(texts)}")
+    raise MismatchError(f"the ranks have different settings: {'; '.join(words)}", rank=private.rank)

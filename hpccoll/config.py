@@ -153,10 +153,6 @@ class Config:
                 "has other bits on every layout"
             )
 
-    def digest(self) -> str:
-        """The values that all ranks must share, as text."""
-        return repr(self)
-
 
 def load(options: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """The settings from keywords and the environment.
