@@ -102,8 +102,8 @@ def test_nothing_is_used_up(tmp_path: Path, layout: str, communicators: int, cal
     assert result.returncode == 0, result.stderr
     for one in said(tmp_path, 2):
         for before, after in one.values():
-            for name in ("threads", "files of ours"):
-                assert after[name] <= before[name], name
+            assert after["files of ours"] <= before["files of ours"]
+            assert after["threads"] <= before["threads"] + 1  # who listens to other nodes may just be ending
             assert after["descriptors"] <= before["descriptors"] + 2  # a connection that is just ending
             # Of each communicator MPI keeps a little; a leak of ours would be pages of shared memory.
             assert after["KiB"] < before["KiB"] + 4096 + 3 * communicators
