@@ -7,17 +7,19 @@ import fcntl
 import hashlib
 import hmac
 import json
+import resource
 import secrets
 import select
 import socket
 import struct
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from mpi4py import MPI
 
 from hpccoll.runtime.control import Control
-from hpccoll.runtime.lifelines import Lifelines, Line
+from hpccoll.runtime.lifelines import WATCH, Lifelines, Line
 from hpccoll.runtime.peers import Peers
 from hpccoll.topology.agreement import gather, gather_numbers
 from hpccoll.topology.hosts import HostFacts
@@ -29,7 +31,7 @@ CONNECT_S = 3.0
 _PURPOSE = "connections between nodes"
 _SIOCGIFADDR = 0x8915
 
-_silent: set[HostFacts] = set()  # hosts to which no connection could be made
+_silent: set[HostFacts] = set()  # hosts that have not answered: no communicator waits for them again
 
 
 def open_lifelines(
@@ -42,47 +44,39 @@ def open_lifelines(
 ) -> Lifelines | None:
     """Connect the leaders of all nodes; None on other ranks, and where there is one node.
 
-    Collective over `comm`.  A connection that cannot be made is left out.
+    Collective over `comm`.  A connection that cannot be made (a firewall, too few descriptors) is left out.
     Raises: CollectiveTimeoutError as `gather`.
     """
     if layout.node_count == 1:
         return None
     node = layout.node(comm.rank)
     leads = layout.leader(node) == comm.rank
-    children = range(CHILDREN * node + 1, min(CHILDREN * node + 1 + CHILDREN, layout.node_count))
-    listener = _listener() if leads and children else None
-    connection: socket.socket | None = None
+    parent = layout.leader((node - 1) // CHILDREN) if leads and node else None
+    children = [
+        layout.leader(child)
+        for child in range(CHILDREN * node + 1, CHILDREN * node + 1 + CHILDREN)
+        if leads and child < layout.node_count
+    ]
+    found: dict[int, socket.socket] = {}
+    listener = _listener() if children else None
     try:
         offers = [json.loads(one) for one in gather(comm, _offer(listener, comm.rank), deadline, _PURPOSE)]
         secret = bytes.fromhex(offers[0]["secret"])
-        if leads and node:
-            parent = (node - 1) // CHILDREN
-            offer = offers[layout.leader(parent)]
-            near = hosts[parent].net_namespace, hosts[parent].boot_id
-            if near == (hosts[node].net_namespace, hosts[node].boot_id):
-                offer["addresses"] = ["127.0.0.1"]
-            else:
-                own = set(_own_addresses())
-                offer["addresses"] = [one for one in offer["addresses"] if one not in own]
-            if hosts[parent] not in _silent:
-                connection = _connect(offer["addresses"], offer["port"], deadline)
-            if connection is None:
-                _silent.add(hosts[parent])  # a firewall, say: no communicator waits for it again
-            else:
-                connection.sendall(_hello(secret, comm.rank))
-        connected = gather_numbers(comm, connection is not None, deadline, _PURPOSE)
-        found: dict[int, socket.socket] = {}
+        if parent is not None:
+            to, here = hosts[layout.node(parent)], hosts[node]
+            connection = _connection(to, here, offers[parent], _hello(secret, comm.rank), deadline)
+            if connection is not None:
+                found[parent] = connection
+        connected = gather_numbers(comm, bool(found), deadline, _PURPOSE)
         if listener is not None:
-            expected = {layout.leader(child) for child in children if connected[layout.leader(child)]}
-            found = _accept(listener, secret, expected)
-        if connection is not None:
-            found[layout.leader((node - 1) // CHILDREN)] = connection
-            connection = None
+            found |= _accept(listener, secret, {child for child in children if connected[child]})
+    except BaseException:
+        for one in found.values():
+            one.close()
+        raise
     finally:
         if listener is not None:
             listener.close()
-        if connection is not None:
-            connection.close()
     if not leads:
         return None
     lines = []
@@ -90,6 +84,24 @@ def open_lifelines(
         _prepare(one)
         lines.append(Line(one, rank, f"node {layout.node(rank)}, {hosts[layout.node(rank)].host_name}"))
     return Lifelines(comm.rank, lines, control, peers)
+
+
+def _listener() -> socket.socket | None:
+    """None where too many descriptors are in use, or nothing can be bound."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most != resource.RLIM_INFINITY and WATCH.connections() > most // 4:
+        return None
+    try:
+        listener = socket.socket()
+    except OSError:
+        return None
+    try:
+        listener.bind(("", 0))
+        listener.listen(4 * CHILDREN)
+    except OSError:
+        listener.close()
+        return None
+    return listener
 
 
 def _offer(listener: socket.socket | None, rank: int) -> bytes:
@@ -102,26 +114,37 @@ def _offer(listener: socket.socket | None, rank: int) -> bytes:
     return json.dumps(offer).encode()
 
 
-def _listener() -> socket.socket | None:
-    listener = socket.socket()
-    try:
-        listener.bind(("", 0))
-        listener.listen(4 * CHILDREN)
-    except OSError:
-        listener.close()
-        return None
-    return listener
-
-
 def _own_addresses() -> list[str]:
     """The IPv4 addresses of this host's interfaces, but for the loop-back."""
     found = []
-    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):  # it has none
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 found.append(socket.inet_ntoa(answer[20:24]))
     return [one for one in found if not one.startswith("127.")]
+
+
+def _connection(
+    to: HostFacts, here: HostFacts, offer: dict[str, Any], hello: bytes, deadline: float
+) -> socket.socket | None:
+    """A connection to a leader that listens, over which this rank has said who it is."""
+    if to in _silent or not offer["port"]:
+        return None
+    if (to.net_namespace, to.boot_id) == (here.net_namespace, here.boot_id):
+        addresses = ["127.0.0.1"]
+    else:
+        own = set(_own_addresses())  # a bridge of containers has the same address on every host
+        addresses = [one for one in offer["addresses"] if one not in own]
+    began = time.monotonic()
+    connection = None
+    with contextlib.suppress(OSError):
+        connection = _connect(addresses, offer["port"], deadline)
+        if connection is not None:
+            connection.sendall(hello)
+    if connection is None and time.monotonic() - began > CONNECT_S / 2:
+        _silent.add(to)
+    return connection
 
 
 def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.socket | None:
@@ -131,7 +154,7 @@ def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.soc
     poll = select.poll()
     made: socket.socket | None = None
     try:
-        for address in addresses if port else ():
+        for address in addresses:
             trial = socket.socket()
             trial.setblocking(False)
             trial.connect_ex((address, port))

@@ -223,6 +223,10 @@ class Watch:
         with self._lock:
             self._all.discard(weakref.ref(lifelines))
 
+    def connections(self) -> int:
+        """How many connections this process has."""
+        return sum(len(one.lines) for one in self._lifelines())
+
     def _lifelines(self) -> list[Lifelines]:
         with self._lock:
             found = [one() for one in self._all]

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import pickle
+import resource
 import sys
 import time
 
@@ -246,6 +247,21 @@ def test_fifteen_hundred_open_communicators(world):
     assert [name for name in os.listdir("/dev/shm") if name.startswith("hpccoll-")] == []
     for comm in comms:
         comm.close()
+
+
+@pytest.mark.ranks(2)
+def test_more_open_communicators_between_nodes_than_there_are_descriptors_for(world):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(4 * opened, 400), limits[1]))
+    try:
+        comms = [hpccoll.Communicator(world, layout="1+1", recorder="off") for _ in range(500)]
+        for comm in comms:
+            assert works(comm)
+        for comm in comms:
+            comm.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.ranks(2)

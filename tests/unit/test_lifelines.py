@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import socket
 import struct
 import time
@@ -261,7 +262,6 @@ def test_the_first_address_that_answers(monkeypatch: pytest.MonkeyPatch) -> None
     began = time.monotonic()
     assert connecting._connect(["192.0.2.1"], 9, time.monotonic() + 5) is None  # nobody has this address
     assert connecting._connect([], port, time.monotonic() + 5) is None
-    assert connecting._connect(["127.0.0.1"], 0, time.monotonic() + 5) is None
     assert time.monotonic() - began < 3
     listener.close()
 
@@ -273,6 +273,12 @@ def test_who_does_not_come_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyP
     assert connecting._accept(listener, b"s", {1}) == {}
     assert time.monotonic() - began < 2
     listener.close()
+
+
+def test_too_many_connections_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WATCH, "connections", lambda: 1 << 40)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    assert connecting._listener() is None
 
 
 def test_own_addresses_are_addresses_of_interfaces() -> None:
