@@ -16,7 +16,7 @@ from hpccoll._version import __version__
 from hpccoll.config import Config
 from hpccoll.errors import CollectiveTimeoutError, MismatchError
 from hpccoll.topology.agreement import call_roll, gather, roll_is_called
-from hpccoll.topology.notation import format_ranks
+from hpccoll.topology.notation import format_ranks, sides_of
 
 ROLL_S = 1.0  # to find out who is missing
 _PURPOSE = "first use of the communicator"
@@ -71,9 +71,7 @@ def check_same_settings(private: MPI.Intracomm, config: Config, deadline: float)
     said = [json.loads(one) for one in found]
     words = []
     for name in dict.fromkeys(key for one in said for key in one):
-        sides: dict[str, list[int]] = {}
-        for rank, one in enumerate(said):
-            sides.setdefault(repr(one[name]) if name in one else "(not known)", []).append(rank)
+        sides = sides_of(repr(one[name]) if name in one else "(not known)" for one in said)
         if len(sides) > 1:
             texts = (f"{value} on {format_ranks(ranks)}" for value, ranks in sides.items())
             words.append(f"{name} is {', '.join(texts)}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from hpccoll.doctor.finding import ABSENT, NOTE, UNKNOWN, WRONG, Finding
 from hpccoll.topology.hardware.document import Survey
 from hpccoll.topology.hardware.model import Host, Process
-from hpccoll.topology.notation import format_ranks
+from hpccoll.topology.notation import format_ranks, sides_of
 
 LEAST_MEMLOCK = 64 << 20
 _OWN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HPCCOLL_TRACE_DIR")  # may differ between ranks
@@ -93,7 +93,7 @@ def variables(survey: Survey) -> Iterator[Finding]:
         return
     settings = [dict(process.environment) for process in survey.processes]
     for name in sorted({name for one in settings for name in one} - set(_OWN)):
-        sides = _sides(one.get(name, "(not set)") for one in settings)
+        sides = sides_of(one.get(name, "(not set)") for one in settings)
         if len(sides) > 1:
             yield Finding(
                 WRONG,
@@ -202,9 +202,9 @@ def _differs(survey: Survey, what: str, ask: Callable[[Process], str | None], cu
         [rank for rank, one in enumerate(survey.processes) if ask(one) is None],
         f"the {what} is not known",
     )
-    sides = _sides(text for one in survey.processes if (text := ask(one)) is not None)
+    sides = sides_of(text for one in survey.processes if (text := ask(one)) is not None)
     if len(sides) > 1:
-        ranks = _sides(ask(one) or "unknown" for one in survey.processes)
+        ranks = sides_of(ask(one) or "unknown" for one in survey.processes)
         yield Finding(
             WRONG, f"the {what} differs between ranks: {_sides_text(ranks)}", "asked of each rank", cure
         )
@@ -218,13 +218,6 @@ def _unknown(survey: Survey, ranks: list[int], words: str) -> Iterator[Finding]:
 
 def _which(survey: Survey, ranks: list[int]) -> str:
     return "all ranks" if len(ranks) == len(survey.processes) > 1 else format_ranks(ranks)
-
-
-def _sides(words: Iterable[str]) -> dict[str, list[int]]:
-    sides: dict[str, list[int]] = {}
-    for rank, text in enumerate(words):
-        sides.setdefault(text, []).append(rank)
-    return sides
 
 
 def _sides_text(sides: dict[str, list[int]]) -> str:

@@ -116,3 +116,11 @@ def _error(text: str, reason: str) -> UsageError:
 
 def _shortened(text: str, limit: int = 100) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def sides_of(words: Iterable[str]) -> dict[str, list[int]]:
+    """Which ranks say the same, in the order in which it is first said; `words` are in rank order."""
+    sides: dict[str, list[int]] = {}
+    for rank, text in enumerate(words):
+        sides.setdefault(text, []).append(rank)
+    return sides

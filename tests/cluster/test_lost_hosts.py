@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 from hpccoll.observe.reading import read_directory
 from tests.faults import faulty
-from tests.support.launch import find_mpiexec
+from tests.support.launch import find_mpiexec, until
 from tests.support.virtual_hosts import VirtualHosts, remote_options
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -42,13 +42,6 @@ def running(
         finally:
             hosts.kill()
             job.communicate(timeout=30)
-
-
-def until(holds: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def reports(directory: Path, ranks: list[int], since: float) -> dict[int, dict[str, Any]]:

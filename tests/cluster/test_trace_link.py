@@ -6,14 +6,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpccoll.observe.reading import read_directory
 from hpccoll.observe.verdict import Finding, judge
-from tests.support.launch import find_mpiexec
+from tests.support.launch import find_mpiexec, until
 from tests.support.virtual_hosts import VirtualHosts, remote_options
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -64,10 +63,3 @@ def test_the_link_is_named() -> None:
     assert set(finding.ranks) & {2, 3}
     assert "in allreduce (20000 x float64, SUM) at <string>:8 in <module>" in finding.text
     assert "the link between node 0 (node0) and node 1 (node1) does not bring messages" in finding.text
-
-
-def until(holds: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.faulty import TIMEOUT_S
+from tests.faults.nemesis import ours
 from tests.support.launch import environment, find_mpiexec, run_ranks, started
 
 pytestmark = pytest.mark.timeout(90)
@@ -32,10 +32,6 @@ def nothing_stays() -> Iterator[None]:
     before = ours()
     yield
     assert ours() <= before
-
-
-def ours() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("hpccoll-")}
 
 
 def outcomes(

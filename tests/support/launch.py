@@ -14,11 +14,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Mpiexec", "Result", "end_group", "environment", "find_mpiexec", "run_program", "run_ranks"]
+__all__ = [
+    "Mpiexec",
+    "Result",
+    "end_group",
+    "environment",
+    "find_mpiexec",
+    "run_program",
+    "run_ranks",
+    "until",
+]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # By these a launcher tells a process that it is one of its ranks; a nested mpiexec must not see them.
@@ -166,6 +175,14 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("usage: python -m tests.support.launch -n RANKS -- PROGRAM [ARGUMENT ...]")
     command = find_mpiexec().command(int(arguments[1]), arguments[3:])
     os.execvpe(command[0], command, environment())
+
+
+def until(holds: Callable[[], bool], seconds: float, pause_s: float = 0.05) -> None:
+    """Wait until something holds; AssertionError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(pause_s)
 
 
 if __name__ == "__main__":

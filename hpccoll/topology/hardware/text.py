@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hpccoll.topology.hardware.affinity import affinities, bridges_above, numa_node
@@ -29,7 +29,7 @@ from hpccoll.topology.hardware.words import (
     rate_text,
     yes_no,
 )
-from hpccoll.topology.notation import format_ranks
+from hpccoll.topology.notation import format_ranks, sides_of
 
 _MAX_HOSTS = 64
 _MAX_UNKNOWN = 8
@@ -294,25 +294,17 @@ def _processes(survey: Survey) -> list[str]:
     processes = survey.processes
     lines = []
     for title, ask in _SOFTWARE.items() if processes else ():
-        sides = _sides(map(ask, processes))
+        sides = sides_of(map(ask, processes))
         where = {
             text: f"  ({format_ranks(ranks)})" if len(sides) > 1 else "" for text, ranks in sides.items()
         }
         lines += [f"{title:<13}{text}{ranks}" for text, ranks in where.items()]
     settings = [dict(process.environment) for process in processes]
     for name in sorted({name for found in settings for name in found}):
-        sides = _sides(found.get(name, "(not set)") for found in settings)
+        sides = sides_of(found.get(name, "(not set)") for found in settings)
         text = "; ".join(f"{value} ({format_ranks(ranks)})" for value, ranks in sides.items())
         lines.append(f"{name}={next(iter(sides))}" if len(sides) == 1 else f"{name}: {text}")
     return lines
-
-
-def _sides(words: Iterable[str]) -> dict[str, list[int]]:
-    """The ranks that say the same."""
-    sides: dict[str, list[int]] = {}
-    for rank, text in enumerate(words):
-        sides.setdefault(text, []).append(rank)
-    return sides
 
 
 def _memlock_text(process: Process) -> str:
