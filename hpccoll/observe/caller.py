@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 
 # Files of code that is ours begin so.
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
@@ -24,4 +24,9 @@ def calling_line() -> str:
     frame = calling_frame()
     if frame is None:
         return ""
-    return f" at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} ({frame.f_code.co_name})"
+    return line_text(frame.f_code, frame.f_lineno)
+
+
+def line_text(code: CodeType, line: int) -> str:
+    """A line of the program in words."""
+    return f" at {os.path.basename(code.co_filename)}:{line} ({code.co_name})"

@@ -86,6 +86,10 @@ class Silent:
     def end(self, sequence: int, error: BaseException | None = None, where: Ask | None = None) -> None:
         """A call is over."""
 
+    def line(self, sequence: int) -> str:
+        """The caller's line of a call that is not over, in words; empty where it is not known."""
+        return ""
+
     def text(self, text: str) -> int:
         """The number of some words in the file; 0 where there is no room."""
         return 0
@@ -235,6 +239,12 @@ class Recorder(Silent):
             self._int[(call.offset + form.ERROR_TEXT) // 4] = self._table.text(said)
         self._long[(call.offset + form.ENDED_NS) // 8] = time.monotonic_ns()
         self._int[(call.offset + form.STATUS) // 4] = state
+
+    def line(self, sequence: int) -> str:
+        call = self._found(sequence)
+        if call is None:
+            return ""
+        return self._table.line(*struct.unpack_from("<Ii", self._memory, call.offset + form.CALLER))
 
     def text(self, text: str) -> int:
         return self._table.text(text)

@@ -6,6 +6,7 @@ import threading
 from types import CodeType
 
 from hpccoll.observe import form
+from hpccoll.observe.caller import line_text
 
 
 class Table:
@@ -33,6 +34,14 @@ class Table:
         if number:
             self._codes[id(code)] = code, number
         return number
+
+    def line(self, number: int, instruction: int) -> str:
+        """The line of an instruction of a code object that was added, in words; else empty."""
+        code = next((code for code, known in self._codes.values() if known == number), None)
+        if code is None:
+            return ""
+        lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
+        return line_text(code, next(lines, None) or code.co_firstlineno)
 
     def text(self, text: str) -> int:
         """The number of some words."""

@@ -330,16 +330,17 @@ class Context:
             if error is None:
                 self.recorder.end(sequence)
                 return None
-            found = self._in_our_words(error, collective, sequence)
+            found = self._in_our_words(error, collective, sequence, line)
             self.failed(found, collective, sequence, stages)
             return found
 
         self.recorder.enter(collective, sequence)
-        watch = self._reports.watch(collective, sequence, calling_line())
+        line = calling_line() or self.recorder.line(sequence)  # the worker may have taken it over
+        watch = self._reports.watch(collective, sequence, line)
         return Running(
             stages,
-            aborted=lambda: self._look_for_abort(collective, sequence, watch),
-            late=lambda over: self._reports.late(collective, sequence, timeout_s, over),
+            aborted=lambda: self._look_for_abort(collective, sequence, watch, line),
+            late=lambda over: self._reports.late(collective, sequence, timeout_s, over, line),
             progress=self._let_mpi_move,
             ended=ended,
             timeout_s=timeout_s,
@@ -429,20 +430,24 @@ class Context:
         self.on_devices.abort()
         _given_up.append((self, stages))
 
-    def _in_our_words(self, error: BaseException, collective: str, sequence: int) -> BaseException:
+    def _in_our_words(
+        self, error: BaseException, collective: str, sequence: int, line: str | None = None
+    ) -> BaseException:
         """What MPI raised, as the loss of a rank where it is one."""
         if not isinstance(error, MPI.Exception) or self.broken is not None:
             return error
         reason = self._presence.why_mpi_failed(error, sequence)
         if reason is None:
             return error
-        return reason.error(collective, sequence, self.rank)
+        return reason.error(collective, sequence, self.rank, line)
 
-    def _look_for_abort(self, collective: str, sequence: int, watch: Callable[[], None]) -> None:
+    def _look_for_abort(
+        self, collective: str, sequence: int, watch: Callable[[], None], line: str | None = None
+    ) -> None:
         self.recorder.look(sequence, self._reports.where)
         reason = self._presence.reason(sequence)
         if reason is not None:
-            raise reason.error(collective, sequence, self.rank)
+            raise reason.error(collective, sequence, self.rank, line)
         watch()
 
     # --- memory ---------------------------------------------------------------------------------

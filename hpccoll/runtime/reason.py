@@ -52,14 +52,18 @@ class Reason:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a reason: {error}") from error
 
-    def error(self, collective: str, sequence: int, rank: int) -> HpccollError:
-        """What a call on a rank raises; the same kind on all ranks but the one that is to blame."""
+    def error(self, collective: str, sequence: int, rank: int, line: str | None = None) -> HpccollError:
+        """What a call on a rank raises; the same kind on all ranks but the one that is to blame.
+
+        `line`: of the caller, where that is not the one who waits.
+        """
+        line = calling_line() if line is None else line
         text = self.text if self.rank == rank else f"rank {self.rank} gave up: {self.text}"
         kind: type[HpccollError] = AbortedError
         if rank not in self.suspects:
             kind = {LOST: PeerLostError, LATE: CollectiveTimeoutError}.get(self.kind, AbortedError)
         return kind(
-            f"{collective} #{sequence}{calling_line()}: {text}",
+            f"{collective} #{sequence}{line}: {text}",
             collective=collective,
             sequence=sequence,
             rank=rank,

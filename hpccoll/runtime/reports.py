@@ -88,14 +88,18 @@ class Reports:
         return Where(peer=missing[0] if missing else leader if leader != self._rank else -1, family="NODE")
 
     def late(
-        self, collective: str, sequence: int, timeout_s: float, over_s: float
+        self, collective: str, sequence: int, timeout_s: float, over_s: float, line: str | None = None
     ) -> CollectiveTimeoutError | None:
-        """The error of a call that is late by so many seconds; None where another rank may know better."""
+        """The error of a call that is late by so many seconds; None where another rank may know better.
+
+        `line` as in `watch`.
+        """
         what, suspects, patience_s = self._waits_for(sequence)
         if over_s < patience_s:
             return None
+        place = calling_line() if line is None else line
         return CollectiveTimeoutError(
-            f"{collective} #{sequence}{calling_line()} is not complete after {timeout_s:g} s: {what}",
+            f"{collective} #{sequence}{place} is not complete after {timeout_s:g} s: {what}",
             collective=collective,
             sequence=sequence,
             rank=self._rank,
