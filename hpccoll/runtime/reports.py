@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from hpccoll.errors import CollectiveTimeoutError
@@ -46,7 +47,8 @@ class Reports:
         self._presence = presence
         self._warn_after_s = warn_after_s or math.inf
         self._latest = 0
-        presence.asks(self._awaited)
+        me = weakref.ref(self)  # what listens to other nodes outlives a communicator that is dropped
+        presence.asks(lambda: None if (one := me()) is None else one._awaited())
 
     def watch(self, collective: str, sequence: int, line: str | None = None) -> Callable[[], None]:
         """What is to be called again and again while a call waits: it warns when that takes long.
