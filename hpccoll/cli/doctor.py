@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpccoll.cli import MISUSE
 from hpccoll.errors import HpccollError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 NAME = "doctor"
 HELP = "what is wrong with this machine, or with the way this job was started, and what to do about it"
-MISUSE = 2
 SHOWN = 12  # findings of one check
 SELFTEST_BYTES = 64 << 10
 

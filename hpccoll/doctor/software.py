@@ -34,7 +34,7 @@ def mpi(survey: Survey) -> Iterator[Finding]:
 
 
 def nccl(survey: Survey) -> Iterator[Finding]:
-    """Different versions of NCCL, or a driver that is older than what NCCL was built for."""
+    """Different versions of NCCL in one job."""
     if not any(host.gpus for host in survey.hosts):
         yield Finding(ABSENT, "no GPU")
         return

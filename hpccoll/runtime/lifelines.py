@@ -27,7 +27,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.peers import Farewells, Peers
@@ -47,7 +47,7 @@ class Line:
     rank: int
     place: str
     heard: bytes = b""
-    farewell: bool = field(default=False)
+    farewell: bool = False
 
 
 class Lifelines:

@@ -47,8 +47,6 @@ class Presence:
     ) -> None:
         self._rank = comm.rank
         self._control = control
-        self._counts = counts
-        self._process = os.getpid()
         self.peers = Peers(control, comm.rank)
         self._looked = time.monotonic()
         self._lifelines: Lifelines | None = None
@@ -56,11 +54,10 @@ class Presence:
             self._lifelines = open_lifelines(comm, layout, hosts, control, self.peers, deadline)
         _open.add(self)
         ending.watch()
-        parts = (control, counts, self._lifelines, self._process)
+        self._parts = (control, counts, self._lifelines, os.getpid())
         # Where the communicator's object goes without a word; at exit `_leave_all` knows more.
-        self._gone = weakref.finalize(self, _leave, *parts, "its communicator object is gone")
+        self._gone = weakref.finalize(self, _leave, *self._parts, "its communicator object is gone")
         self._gone.atexit = False
-        self._parts = parts
 
     def reason(self, sequence: int) -> Reason | None:
         """Why a call that waits cannot be completed, if that is known."""
