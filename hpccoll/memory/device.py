@@ -7,6 +7,7 @@ CuPy's kernels do strided copies and divisions.  All is ordered by `Home.stream`
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -31,12 +32,13 @@ class _Allocation:
     def __init__(self, nbytes: int, home: Home) -> None:
         from cuda.bindings import driver
 
-        let_go_rest()
         with current(home.device):
+            of_graph = is_captured(home.stream)
+            _note_capture(of_graph)
+            let_go_rest()
             status, self.address = driver.cuMemAllocAsync(nbytes, home.stream)
             if status != driver.CUresult.CUDA_SUCCESS:
                 raise ResourceError(f"CUDA: no memory for {nbytes} bytes on the device ({status.name})")
-            of_graph = is_captured(home.stream)
         self._free = partial(_free_in_order, int(self.address), home.device, home.stream, of_graph)
 
     def __del__(self) -> None:
@@ -72,9 +74,23 @@ def is_captured(stream: int) -> bool:
     )
 
 
+_capturing: set[int] = set()  # threads whose last allocation became memory of a graph
+
+
+def _note_capture(seen: bool) -> None:
+    """Remember that this thread is in a capture, of whatever stream, or no more."""
+    (_capturing.add if seen else _capturing.discard)(threading.get_ident())
+
+
 def may_wait() -> bool:
-    """Whether no capture is seen that a wait for the current device would ruin."""
-    return not any(is_captured(stream) for stream in {LEGACY_STREAM, *current_streams()})
+    """Whether no capture is seen that a wait for the current device would ruin.
+
+    Nobody can ask the driver for all captures.  Known are those of the current streams, and those that a call
+    of ours has had memory from, until its thread asks for some outside of a capture.
+    """
+    if _capturing:
+        _capturing.intersection_update(sys._current_frames())  # the threads that there are
+    return not _capturing and not any(is_captured(stream) for stream in {LEGACY_STREAM, *current_streams()})
 
 
 @contextmanager

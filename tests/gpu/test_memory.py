@@ -17,7 +17,7 @@ from hpccoll.memory import device as memory
 from hpccoll.memory.finalizers import let_go_rest
 from hpccoll.transports import nccl
 from tests.collectives.conftest import Make
-from tests.gpu.memory import captured, checked, device_plans, perform, synchronize
+from tests.gpu.memory import Mirror, captured, checked, device_plans, mirror, perform, synchronize
 from tests.support.layouts import layouts
 from tests.support.oracle import Job
 
@@ -135,6 +135,32 @@ def test_gone_in_the_midst_of_a_capture(
     assert log == []
     let_go_rest()
     assert log == ["free"]
+
+
+@layouts({"": (2,)})
+def test_what_was_left_waits_for_the_end_of_a_capture(
+    communicator: Make, layout: str, stream: int, log: list[str]
+) -> None:
+    """A captured call, on a stream that no library of arrays knows, does not let go of it."""
+    gone = hpccoll.Communicator(communicator(layout=layout))
+    around: list[Any] = [gone.full(5, 3.0, device="cuda")]
+    around.append(around)
+    array = gone.full(5, 3.0, device="cuda")
+    gone.close()
+    comm = communicator(layout=layout)
+    send, receive = Mirror(np.ones((100, 2))[:, 0], stream), mirror(np.zeros(100), stream)
+    comm.Allreduce(send, receive)
+    log.clear()
+    del around
+    gc.collect()
+    with captured(stream) as graph:
+        comm.Allreduce(send, receive)
+        del array
+    assert log == []
+    graph.launch(stream)
+    assert (receive.download() == comm.size).all()
+    comm.Allreduce(send, receive)
+    assert log == ["free"] * 2
 
 
 @layouts({"": (1,)})
