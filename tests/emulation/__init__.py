@@ -25,6 +25,7 @@ speed. It is never installed with the package, and refuses to be built or loaded
 | `STANDIN_LAZY_US` | 20000 | lazy mode: after this time an operation runs though nobody waits for it |
 | `STANDIN_SEED` | 0 | of the random times |
 | `STANDIN_MEMORY_MIB` | 1024 | memory of a device, for each process |
+| `STANDIN_MEETING` | /dev/shm | where ranks meet: for several virtual hosts a folder that they share |
 | `STANDIN_HOST` | host name | devices of different hosts have different UUIDs |
 | `STANDIN_NVLINK` | all | all, none, or pairs such as `0-1,2-3`: which devices NVML says are linked |
 | `STANDIN_FABRIC` | none | `name:clique` of the NVLink fabric that NVML gives, which may span hosts |

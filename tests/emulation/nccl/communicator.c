@@ -153,8 +153,8 @@ ncclResult_t make_comm(struct ncclComm **out, int size, int rank, int device, bo
 
 void name_comm(struct ncclComm *comm, const char *name)
 {
-    snprintf(comm->segment_name, sizeof comm->segment_name, "/%.*s", NCCL_UNIQUE_ID_BYTES, name);
-    comm->hash = hash_of(comm->segment_name);
+    snprintf(comm->segment_path, sizeof comm->segment_path, "%s/%.*s", settings()->meeting, NCCL_UNIQUE_ID_BYTES, name);
+    comm->hash = hash_of(comm->segment_path);
 }
 
 ncclResult_t start_comm(struct ncclComm *comm, const char *function)

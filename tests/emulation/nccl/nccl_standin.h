@@ -17,6 +17,7 @@ typedef CUevent cudaEvent_t;
 #define __CUDA_BF16_H__
 #include <nccl.h>
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,6 +41,7 @@ struct settings {
     bool check;               /* STANDIN_NCCL_CHECK */
     bool connect;             /* STANDIN_NCCL_CONNECT */
     bool share_devices;       /* NCCL_MULTI_RANK_GPU_ENABLE */
+    const char *meeting;      /* STANDIN_MEETING */
     enum reach reach;         /* STANDIN_NCCL_ABORT_REACHES */
     double timeout_s;         /* STANDIN_NCCL_TIMEOUT_S; 0: none */
 };
@@ -218,7 +220,7 @@ struct ncclComm {
     uint32_t magic;
     int rank, size, device, capability;
     CUcontext context;
-    char name[64], segment_name[NCCL_UNIQUE_ID_BYTES + 2];
+    char name[64], segment_path[PATH_MAX];
     uint64_t hash;
     bool blocking, linked;    /* linked: the segment still has its name */
     struct header *segment;

@@ -1,4 +1,5 @@
-/* The shared memory of a communicator: POSIX shared memory, named by the unique id.
+/* The shared memory of a communicator: a file in /dev/shm, or where the hosts of STANDIN_MEETING meet, named by the
+ * unique id.
  *
  *     header | a slot for each rank | who is connected with whom | states of the FIFOs | bytes of the FIFOs
  *
@@ -62,9 +63,9 @@ static struct header *create(struct ncclComm *comm, int file)
     int error = posix_fallocate(file, 0, (off_t)bytes);
     struct header *header = error ? NULL : map(file, bytes);
     if (!header) {
-        warn("Error while creating shared memory segment %s (size %zu): %s", comm->segment_name, bytes,
+        warn("Error while creating shared memory segment %s (size %zu): %s", comm->segment_path, bytes,
              strerror(error ? error : errno));
-        shm_unlink(comm->segment_name);
+        unlink(comm->segment_path);
         return NULL;
     }
     header->size = comm->size;
@@ -92,14 +93,14 @@ static struct header *join(struct ncclComm *comm, int file)
 static ncclResult_t map_segment(struct ncclComm *comm)
 {
     for (;;) {
-        int file = shm_open(comm->segment_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        int file = open(comm->segment_path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         bool first = file >= 0;
         if (!first && errno == EEXIST)
-            file = shm_open(comm->segment_name, O_RDWR | O_CLOEXEC, 0600);
+            file = open(comm->segment_path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
         if (file < 0 && errno == ENOENT)
             continue;
         if (file < 0) {
-            warn("Error while opening shared memory segment %s: %s", comm->segment_name, strerror(errno));
+            warn("Error while opening shared memory segment %s: %s", comm->segment_path, strerror(errno));
             return ncclSystemError;
         }
         comm->segment = first ? create(comm, file) : join(comm, file);
@@ -184,7 +185,7 @@ ncclResult_t open_segment(struct ncclComm *comm)
 void unlink_segment(struct ncclComm *comm)
 {
     if (comm->linked)
-        shm_unlink(comm->segment_name);
+        unlink(comm->segment_path);
     comm->linked = false;
 }
 

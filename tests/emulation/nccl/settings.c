@@ -51,11 +51,13 @@ static enum reach reach_of(const char *text)
 static void read_settings(void)
 {
     const char *mode = getenv("STANDIN_MODE"), *timeout = getenv("STANDIN_NCCL_TIMEOUT_S");
+    const char *meeting = getenv("STANDIN_MEETING");
     values.eager = mode && !strcmp(mode, "eager");
     values.check = flag("STANDIN_NCCL_CHECK", false);
     values.connect = flag("STANDIN_NCCL_CONNECT", true);
     values.share_devices = flag("NCCL_MULTI_RANK_GPU_ENABLE", false);
     values.reach = reach_of(getenv("STANDIN_NCCL_ABORT_REACHES"));
+    values.meeting = meeting && *meeting ? meeting : "/dev/shm";
     values.timeout_s = timeout && *timeout ? atof(timeout) : 0;
 }
 
