@@ -8,7 +8,7 @@ Formulas: R. Thakur et al. (2005), P. Patarasuk and X. Yuan (2009), see the algo
 
 Selection prices hundreds of steps in which few differ in more than their place in the index space (equal
 chunks, the same stage of another plan), and whose groups mostly lie alike (rails).  So steps are priced by
-`_Shape` and messages counted by the nodes of a group's members; both are remembered.
+`Shape` and messages counted by the nodes of a group's members; both are remembered.
 """
 
 from __future__ import annotations
@@ -18,37 +18,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log2
-from typing import NamedTuple
 
 from hpccoll.plans.algorithm import Edge, Rounds, Traffic
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
+from hpccoll.plans.links import Links
+from hpccoll.plans.loads import Load, Shape, Sizes
 from hpccoll.plans.lower import ALGORITHMS
+from hpccoll.plans.nccl_model import nccl_load
 from hpccoll.plans.pairs import Crossing, Pairs
 from hpccoll.plans.spans import Region, length, split_evenly
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
 from hpccoll.topology.layout import Layout
 
 LEVELS = ("NODE", "network")
-
-
-@dataclass(frozen=True)
-class Links:
-    """What the two levels give.  The defaults are those of a plain host: they order plans, no more.
-
-    `*_latency_us`: one message or hand-over; `*_gbs`: 1e9 bytes a second and node.  `memory_gbs` is what all
-    ranks of a node together copy; `message_gbs` what MPI moves between two ranks of a node; `block_bytes`
-    the piece in which shared memory hands elements over; `mpi_efficiency` the part of the network's
-    bandwidth that MPI's own collectives reach, which do not pipeline the levels.
-    """
-
-    node_latency_us: float = 1.5
-    memory_gbs: float = 35.0
-    message_latency_us: float = 2.0
-    message_gbs: float = 4.5
-    network_latency_us: float = 25.0
-    network_gbs: float = 1.2
-    block_bytes: int = 1024 * 1024
-    mpi_efficiency: float = 0.6
 
 
 @dataclass(frozen=True)
@@ -74,40 +56,6 @@ class Cost:
     bytes_inside_node: int
     steps: tuple[StepCost, ...]
     start_s: tuple[float, ...]
-
-
-class _Load(NamedTuple):
-    """What one step asks of the machine: bytes by node."""
-
-    time_s: float
-    sent: tuple[int, ...]
-    inside: tuple[int, ...]
-
-    @property
-    def level(self) -> str:
-        return "network" if any(self.sent) else "NODE"
-
-
-class _Sizes(NamedTuple):
-    """Bytes of an element, and of one between nodes; the longest message in elements."""
-
-    itemsize: int
-    between: int
-    segment: int
-
-
-class _Shape(NamedTuple):
-    """A step without where it is in the index space and what it waits for: `lengths` of its regions."""
-
-    kind: Kind
-    family: str
-    groups: tuple[tuple[int, ...], ...]
-    roots: tuple[int, ...]
-    algorithm: str
-    lengths: tuple[tuple[int, ...], ...]
-
-    def root(self, group: int) -> int:
-        return self.roots[group] if self.roots else 0
 
 
 def price(plan: Plan, itemsize: int, links: Links | None = None) -> Cost:
@@ -138,6 +86,8 @@ def price(plan: Plan, itemsize: int, links: Links | None = None) -> Cost:
 def agreement_s(plan: Plan, links: Links) -> float:
     """The check that all ranks call the same: arrivals in the node, then the leaders, then the verdict."""
     nodes = plan.layout.node_count
+    if links.fabric is not None:
+        return 0.0  # a kind of call on devices is agreed once
     if nodes == 1:
         return links.node_latency_us * 1e-6
     return (2 * links.node_latency_us + ceil(log2(nodes)) * links.network_latency_us) * 1e-6
@@ -160,14 +110,14 @@ def _of_members(kind: Kind, count: int, lengths: tuple[int, ...]) -> Sequence[in
     return lengths if kind.by_member or kind is Kind.ALLTOALL else split_evenly(lengths[0], count)
 
 
-def _shape(step: Step) -> _Shape:
+def _shape(step: Step) -> Shape:
     # Groups often share one object for their regions: a node of a thousand is then measured once.
     known: dict[int, tuple[int, ...]] = {}
     for regions in step.regions:
         if id(regions) not in known:
             known[id(regions)] = _lengths(step.kind, regions)
     lengths = tuple(known[id(regions)] for regions in step.regions)
-    return _Shape(step.kind, step.family, step.groups, step.roots, step.algorithm, lengths)
+    return Shape(step.kind, step.family, step.groups, step.roots, step.algorithm, lengths)
 
 
 def _lengths(kind: Kind, regions: Sequence[Region]) -> tuple[int, ...]:
@@ -192,23 +142,25 @@ def _carries_payload(plan: Plan) -> bool:
     return any(step.algorithm == ONE_SHOT for step in plan.steps)
 
 
-def _load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> _Load:
+def _load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> Load:
     if step.algorithm == ONE_SHOT:
         return _one_shot(plan, itemsize, links)
-    sizes = _Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
+    sizes = Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
     return _load(plan.layout, _shape(step), sizes, links)
 
 
 @lru_cache(maxsize=128)
-def _load(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
+def _load(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     if shape.algorithm != NATIVE:
         return _messages(layout, shape, sizes, links)
+    if links.fabric is not None:
+        return nccl_load(layout, shape, sizes.itemsize, links.fabric)
     if shape.family == "NODE" or layout.node_count == 1:
         return _shared_memory(layout, shape, sizes.itemsize, links)
     return _native_between(layout, shape, sizes, links)
 
 
-def _messages(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
+def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     sent = [0] * layout.node_count
     inside = [0] * layout.node_count
     node_of = layout.node_of
@@ -230,7 +182,7 @@ def _messages(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Lo
     itemsize = sizes.between if crosses else sizes.itemsize
     fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
     moving = max(max(sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
-    return _Load(rounds.messages * latency_us * 1e-6 + fill + moving, tuple(sent), tuple(inside))
+    return Load(rounds.messages * latency_us * 1e-6 + fill + moving, tuple(sent), tuple(inside))
 
 
 @lru_cache(maxsize=128)
@@ -262,13 +214,13 @@ _PASSES = {
 }
 
 
-def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -> _Load:
+def _shared_memory(layout: Layout, shape: Shape, itemsize: int, links: Links) -> Load:
     """Copy in what others combine or keep, combine, copy out."""
     per_member, once, part = _PASSES[shape.kind]
     inside = [0] * layout.node_count
     slowest = 0.0
-    for members, lengths in zip(shape.groups, shape.lengths, strict=True):
-        count, bytes_ = len(members), _total(shape.kind, lengths) * itemsize
+    for group, members in enumerate(shape.groups):
+        count, bytes_ = len(members), shape.total(group) * itemsize
         alone = shape.kind is Kind.PREPEND  # nothing is handed over
         if count == 1 and not alone:
             continue
@@ -277,18 +229,10 @@ def _shared_memory(layout: Layout, shape: _Shape, itemsize: int, links: Links) -
         time_s = blocks * links.node_latency_us * 1e-6 + passes * bytes_ / (links.memory_gbs * 1e9)
         slowest = max(slowest, time_s)
         inside[layout.node_of[members[0]]] += round(passes * bytes_)
-    return _Load(slowest, (0,) * layout.node_count, tuple(inside))
+    return Load(slowest, (0,) * layout.node_count, tuple(inside))
 
 
-def _total(kind: Kind, lengths: tuple[int, ...]) -> int:
-    """Elements that a group acts on."""
-    if kind is Kind.ALLTOALL:
-        half = len(lengths) // 2
-        return sum(lengths[:half]) * sum(lengths[half:])
-    return sum(lengths)
-
-
-def _native_between(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) -> _Load:
+def _native_between(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     """The transport's own call over several nodes: the best of the algorithms we know, less efficient."""
     links = replace(links, network_gbs=links.network_gbs * links.mpi_efficiency)
     alternatives = [
@@ -299,7 +243,7 @@ def _native_between(layout: Layout, shape: _Shape, sizes: _Sizes, links: Links) 
     return min(alternatives, key=lambda load: load.time_s)
 
 
-def _one_shot(plan: Plan, itemsize: int, links: Links) -> _Load:
+def _one_shot(plan: Plan, itemsize: int, links: Links) -> Load:
     """Every rank's payload in the node's slots; the leaders pass node payloads on, doubling each round."""
     layout, collective = plan.layout, plan.collective
     payload = payload_elements(collective) * itemsize
@@ -309,4 +253,4 @@ def _one_shot(plan: Plan, itemsize: int, links: Links) -> _Load:
     inside = payload * max(layout.counts) ** 2
     # Every rank reads every payload in short pieces: an eighth of the bandwidth of long copies.
     time_s += 8 * inside / (links.memory_gbs * 1e9)
-    return _Load(time_s, (between,), (inside,))
+    return Load(time_s, (between,), (inside,))

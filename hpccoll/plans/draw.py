@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpccoll.plans.cost import LEVELS, Cost, Links, price
+from hpccoll.plans.cost import LEVELS, Cost, price
+from hpccoll.plans.links import Links
 from hpccoll.plans.picture import draw_svg
 from hpccoll.plans.steps import Kind, Plan, Step
 from hpccoll.plans.text import bytes_text, groups_text, mark, time_text

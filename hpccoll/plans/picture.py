@@ -15,8 +15,9 @@ from itertools import islice
 from math import floor, log10
 
 from hpccoll import svg
-from hpccoll.plans.cost import LEVELS, Cost, Links, edges, price
+from hpccoll.plans.cost import LEVELS, Cost, edges, price
 from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.links import Links
 from hpccoll.plans.select import describe
 from hpccoll.plans.steps import NATIVE, Kind, Plan, Step
 from hpccoll.plans.text import bytes_text, mark, time_text

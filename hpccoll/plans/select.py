@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from hpccoll.plans.catalogue import Recipe, make_plan, names, recipe_of
 from hpccoll.plans.collective import LOCALLY_RAGGED, Collective
-from hpccoll.plans.cost import Cost, Links, price
+from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
+from hpccoll.plans.links import Links
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 

@@ -10,8 +10,9 @@ import pytest
 
 from hpccoll.plans.catalogue import make_plan
 from hpccoll.plans.collective import Collective
-from hpccoll.plans.cost import Links, price
+from hpccoll.plans.cost import price
 from hpccoll.plans.draw import draw_svg, draw_text
+from hpccoll.plans.links import Links
 from hpccoll.plans.lower import lower
 from hpccoll.plans.steps import Plan
 from hpccoll.plans.text import bytes_text, groups_text, operation_text, time_text

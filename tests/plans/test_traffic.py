@@ -11,7 +11,8 @@ import pytest
 from hpccoll.plans.algorithm import Edge
 from hpccoll.plans.catalogue import make_plan
 from hpccoll.plans.collective import Collective
-from hpccoll.plans.cost import LEVELS, Links, edges, price
+from hpccoll.plans.cost import LEVELS, edges, price
+from hpccoll.plans.links import Links
 from hpccoll.plans.lower import lower
 from hpccoll.plans.program import Receive, Send
 from hpccoll.plans.steps import NATIVE, Plan

@@ -1,0 +1,122 @@
+"""What carries bytes: link classes of at most three constants, and what the nodes of a machine have of them.
+
+A class says nothing of message sizes.  Each constant has one source, beside it; `CALIBRATED` are those that
+were fitted to a published figure (docs/cost-model.md), one figure each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_TUNING = "NCCL 2.20, src/graph/tuning.cc, hwLat"
+_LANES = "NCCL 2.27, src/graph/topo.h, rate of a lane over that of the data sheet"
+_SHEET = "data sheet"
+_FIGURE = "the figure of 32 KiB"
+
+
+@dataclass(frozen=True)
+class LinkClass:
+    """A kind of link, in one direction.
+
+    `latency_us`: a hop of a short message.  `gbs`: 1e9 bytes a second, of one GPU, or of one network card.
+    `efficiency`: the part of it that a long collective gets.  `sources`: of the three.
+    """
+
+    name: str
+    latency_us: float
+    gbs: float
+    efficiency: float
+    sources: tuple[str, str, str]
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second that a long collective gets."""
+        return self.gbs * self.efficiency * 1e9
+
+
+# Through NVSwitch: what a GPU sends to others of its node, whichever they are.
+NVLINK3 = LinkClass(
+    "NVLink 3", 2.6, 300, 235 / 300, (_FIGURE, _SHEET, "NCCL 2.10, tuning.cc: most on compute capability 8.0")
+)
+NVLINK4 = LinkClass("NVLink 4", 0.76, 450, 20.6 / 25, (_FIGURE, _SHEET, _LANES))
+NVLINK5 = LinkClass("NVLink 5", 1.4, 900, 40.1 / 50, (_FIGURE, _SHEET, _LANES))
+# Reduced and multiplied in the switch (NVLS): S (n+1)/n bytes a GPU for an all-reduce of S.
+_NVLS = "NCCL 2.30, src/tuning/nvls.cc: part of the lanes' rate, one channel less"
+SWITCH4 = LinkClass(
+    "NVLink 4, in the switch", 25, 450, 20.6 / 25 * 0.85 * 15 / 16, ("NCCL 2.27, hwLat", _SHEET, _NVLS)
+)
+SWITCH5 = LinkClass(
+    "NVLink 5, in the switch", 25, 900, 40.1 / 50 * 0.74 * 23 / 24, ("NCCL 2.27, hwLat", _SHEET, _NVLS)
+)
+_PCIE = "NCCL 2.27, src/graph/topo.h: 12.0 of 15.75 in generation 3"
+PCIE4 = LinkClass("PCIe 4 x16", 1.0, 31.5, 12 / 15.75, (_TUNING, _SHEET, _PCIE))
+PCIE5 = LinkClass("PCIe 5 x16", 1.0, 63, 12 / 15.75, (_TUNING, _SHEET, _PCIE))
+HDR = LinkClass("InfiniBand HDR", 5.0, 25, 24 / 25, (_TUNING, _SHEET, "NVIDIA/nccl#412: a card peaks at 24"))
+NDR = LinkClass(
+    "InfiniBand NDR", 5.0, 50, 47 / 50, (_TUNING, _SHEET, "NVIDIA/nccl-tests#290: 46 to 48 a card")
+)
+EFA = LinkClass(
+    "EFA, 400 Gbit/s a GPU",
+    17.5,
+    50,
+    0.969,
+    (_FIGURE, _SHEET, "stas00/ml-engineering, TODO: ib_write_bw gets 193.72 of 200 Gbit/s"),
+)
+ETHERNET_1 = LinkClass(
+    "Ethernet, 1 Gbit/s", 25, 0.125, 0.98, ("as the default", _SHEET, "docs/performance.md, between hosts")
+)
+CLASSES = {
+    one.name: one
+    for one in (
+        NVLINK3, NVLINK4, NVLINK5, SWITCH4, SWITCH5, PCIE4, PCIE5, HDR, NDR, EFA, ETHERNET_1,
+    )
+}  # fmt: skip
+CALIBRATED = (NVLINK3, NVLINK4, NVLINK5, EFA)  # their latency
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What NCCL has: the links of a node's GPUs, and its network cards.
+
+    `inside`: of each GPU; `switch`: the same, where the switch reduces; `network`: of each of the node's
+    `cards`; `gpus`: how many a node has.
+    """
+
+    gpus: int
+    inside: LinkClass
+    switch: LinkClass | None
+    cards: int
+    network: LinkClass
+
+    @property
+    def node_rate(self) -> float:
+        """Bytes a second that leave a node over all its cards."""
+        return self.cards * self.network.rate
+
+    def group_rate(self, members: int) -> float:
+        """Bytes a second that leave a node for a group with so many members there, by the cards near them."""
+        near = max(1.0, members * self.cards / self.gpus)
+        return min(near, self.cards) * self.network.rate
+
+
+@dataclass(frozen=True)
+class Links:
+    """What the two levels give.  The defaults are those of a plain host: they order plans, no more.
+
+    `*_latency_us`: one message or hand-over; `*_gbs`: 1e9 bytes a second and node.  `memory_gbs` is what all
+    ranks of a node together copy; `message_gbs` what MPI moves between two ranks of a node; `block_bytes`
+    the piece in which shared memory hands elements over; `mpi_efficiency` the part of the network's
+    bandwidth that MPI's own collectives reach, which do not pipeline the levels; `combine_gbs` what one rank
+    combines of what messages bring it.  With a `fabric`, the ranks have GPUs, and native steps are NCCL's.
+    """
+
+    node_latency_us: float = 1.5
+    memory_gbs: float = 35.0
+    message_latency_us: float = 2.0
+    message_gbs: float = 4.5
+    network_latency_us: float = 25.0
+    network_gbs: float = 1.2
+    block_bytes: int = 1024 * 1024
+    mpi_efficiency: float = 0.6
+    combine_gbs: float = 14.0
+    fabric: Fabric | None = None
