@@ -294,7 +294,7 @@ def _candidate_as_dict(one: Candidate) -> dict[str, Any]:
         "name": one.name,
         "plan": one.plan,
         "chunks": one.made.chunks,
-        "time_s": one.cost.time_s,
+        "time_s": one.time_s,
         "busy_s": one.cost.busy_s,
         "bytes_between_nodes": one.cost.bytes_between_nodes,
         "bytes_inside_node": one.cost.bytes_inside_node,

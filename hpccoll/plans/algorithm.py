@@ -69,6 +69,10 @@ class Algorithm(ABC):
                 between[node] += elements
         return {node: (between[node], within[node]) for node in between}
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        """Elements that the member with most to combine combines; `lengths` as for `edges`."""
+        return 0
+
     @abstractmethod
     def rounds(self, kind: Kind, count: int) -> Rounds:
         """The chain of messages in a group of `count` members."""

@@ -76,6 +76,7 @@ def _scans() -> tuple[Recipe, ...]:
     )
 
 
+# At equal price the first is taken: rails spread the messages, and the work, over all ranks of a node.
 RECIPES: dict[str, tuple[Recipe, ...]] = {
     "allreduce": (
         Recipe("flat", _flat(NATIVE)),
@@ -84,7 +85,6 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe("tree", _flat("tree")),
         Recipe("recursive_doubling", _flat("recursive_doubling")),
         Recipe("fold", _flat("fold")),
-        # At equal price the first is taken: rails spread the messages over all ranks of a node.
         _rails("scatter_rail_gather", two_level.scatter_rail_gather, _ALLREDUCE_BETWEEN, chunked=True),
         _leaders("reduce_ring_broadcast", two_level.reduce_ring_broadcast, _ALLREDUCE_BETWEEN, chunked=True),
     ),
@@ -107,16 +107,16 @@ RECIPES: dict[str, tuple[Recipe, ...]] = {
         Recipe("flat", _flat(NATIVE)),
         Recipe(ONE_SHOT, _flat(ONE_SHOT)),
         Recipe("ring", _flat("ring")),
-        _leaders("two_level", two_level.gather_through_leaders, ("ring",)),
         _rails("rail", two_level.rail_gather, ("ring",)),
+        _leaders("two_level", two_level.gather_through_leaders, ("ring",)),
     ),
     "reduce_scatter": (
         Recipe("flat", _flat(NATIVE)),
         Recipe(ONE_SHOT, _flat(ONE_SHOT)),
         Recipe("ring", _flat("ring")),
         Recipe("fold", _flat("fold")),
-        _leaders("two_level", two_level.scatter_through_leaders, ("ring",)),
         _rails("rail", two_level.scatter_rail, ("ring",)),
+        _leaders("two_level", two_level.scatter_through_leaders, ("ring",)),
     ),
     "gather": _rooted_blocks(exchange.gather_through_leaders),
     "scatter": _rooted_blocks(exchange.scatter_through_leaders),

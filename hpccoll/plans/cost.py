@@ -173,6 +173,7 @@ def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
         for node, (between, within) in traffic.items():
             sent[node] += times * between * sizes.between
             inside[node] += times * within * sizes.itemsize
+    combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
     longest = max(len(members) for members in shape.groups)
     rounds = _rounds(shape.algorithm, shape.kind, longest)
     crosses = any(sent)
@@ -182,7 +183,9 @@ def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     itemsize = sizes.between if crosses else sizes.itemsize
     fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
     moving = max(max(sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
-    return Load(rounds.messages * latency_us * 1e-6 + fill + moving, tuple(sent), tuple(inside))
+    combining = combines * sizes.itemsize / (links.combine_gbs * 1e9)
+    time_s = rounds.messages * latency_us * 1e-6 + fill + moving + combining
+    return Load(time_s, tuple(sent), tuple(inside))
 
 
 @lru_cache(maxsize=128)
@@ -194,17 +197,24 @@ def _traffic(
 
 
 @lru_cache(maxsize=128)
+def _combines(algorithm: str, kind: Kind, lengths: tuple[int, ...], count: int) -> int:
+    """Elements that a member of a group of `count` combines, the one that has most to do."""
+    return ALGORITHMS[algorithm].combines(kind, _of_members(kind, count, lengths)) if kind.reduces else 0
+
+
+@lru_cache(maxsize=128)
 def _rounds(algorithm: str, kind: Kind, count: int) -> Rounds:
     return ALGORITHMS[algorithm].rounds(kind, count)
 
 
-# Passes over all elements of the group's call: for each member, once, and over one member's part.
+# Passes over all elements of the group's call: for each member, once, and over one member's part.  The root of
+# a reduction copies out; in an all-gather a member's own part is in place, as it is after another step.
 _PASSES = {
     Kind.ALLREDUCE: (5, -1, 0),
-    Kind.REDUCE: (3, 1, 0),
+    Kind.REDUCE: (3, 3, 0),
     Kind.REDUCE_SCATTER: (3, 1, 0),
     Kind.BROADCAST: (2, 0, 0),
-    Kind.ALLGATHER: (2, 2, 0),
+    Kind.ALLGATHER: (2, 0, 0),
     Kind.GATHER: (0, 4, -2),
     Kind.SCATTER: (0, 4, -2),
     Kind.ALLTOALL: (0, 4, -2),

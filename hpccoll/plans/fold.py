@@ -74,6 +74,9 @@ class Fold(Algorithm):
             found[node] = (count * (total - share) + between, (count - 1) * share + within)
         return found
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        return (len(lengths) - 1) * max(lengths)
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         after = 0 if kind is Kind.REDUCE_SCATTER else (count - 1 if kind is Kind.ALLREDUCE else 1)
         return Rounds(1 + (count - 1) // 4 + after, 0)

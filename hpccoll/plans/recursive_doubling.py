@@ -74,6 +74,10 @@ class RecursiveDoubling(Algorithm):
                 yield Edge(_member(position, extra), _member(position ^ distance, extra), total)
             distance *= 2
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        power, extra = _fold(len(lengths))
+        return (power.bit_length() - 1 + (extra > 0)) * sum(lengths)
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         power, extra = _fold(count)
         return Rounds(power.bit_length() - 1 + (2 if extra else 0), 0)

@@ -81,6 +81,9 @@ class Ring(Algorithm):
             if count > 1:
                 yield Edge(member, following, sent)
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        return sum(lengths) - min(lengths) if kind.reduces else 0
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         phases = 2 if kind is Kind.ALLREDUCE else 1
         return Rounds(phases * (count - 1), 0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from operator import add
 
 from hpccoll.plans.algorithm import Algorithm, Edge, Rounds
 from hpccoll.plans.builder import Builder
@@ -83,6 +84,18 @@ class DoublingScan(_Scan):
                 yield Edge(member, member + distance, total)
             distance *= 2
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        count = len(lengths)
+        rounds = (count - 1).bit_length()
+        if kind is Kind.SCAN:
+            return rounds * sum(lengths)
+        # What is handed on has a member's own elements, its result has not: it begins with what comes first.
+        results = (me.bit_length() - 1 for me in range(1, count))
+        handed_on = (
+            sum(1 << turn <= me < count - (2 << turn) for turn in range(rounds)) for me in range(1, count)
+        )
+        return max(map(add, results, handed_on), default=0) * sum(lengths)
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         rounds = (count - 1).bit_length()
         return Rounds(rounds, rounds)
@@ -114,6 +127,9 @@ class LinearScan(_Scan):
         total = sum(lengths)
         for member in range(len(lengths) - 1):
             yield Edge(member, member + 1, total)
+
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        return sum(lengths) if len(lengths) > (1 if kind is Kind.SCAN else 2) else 0
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
         return Rounds(count - 1, count - 1)

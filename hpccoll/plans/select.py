@@ -14,7 +14,6 @@ from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
-ABOUT_THE_SAME = 1.02
 # Plans whose messages between nodes cannot be rounded on their way.
 WHOLE = frozenset({"flat", "fold"})
 
@@ -56,7 +55,8 @@ class Candidate:
 
     @property
     def time_s(self) -> float:
-        return self.cost.time_s
+        """To the picosecond: equal sums in another order are equal."""
+        return round(self.cost.time_s, 12)
 
     @property
     def bytes_between_nodes(self) -> int:
@@ -88,23 +88,7 @@ def candidates(
     best_of: dict[str, Candidate] = {}
     for candidate in found:
         best_of.setdefault(candidate.name, candidate)
-    return _rails_first(tuple(best_of.values()), collective, layout)
-
-
-def _rails_first(
-    found: tuple[Candidate, ...], collective: Collective, layout: Layout
-) -> tuple[Candidate, ...]:
-    """Where the cheapest goes through leaders, a plan over rails of about the same price comes before it.
-
-    What the ranks compute has no price, and on rails all of them share it.
-    """
-    recipe = recipe_of(collective.name, found[0].name, layout)
-    for one in found[1:] if recipe.two_level and not recipe.needs_rails else ():
-        if one.time_s > ABOUT_THE_SAME * found[0].time_s:
-            break
-        if recipe_of(collective.name, one.name, layout).needs_rails:
-            return (one, *(other for other in found if other is not one))
-    return found
+    return tuple(best_of.values())
 
 
 def select(

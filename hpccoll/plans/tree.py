@@ -185,6 +185,10 @@ class DoubleTree(Algorithm):
                     yield Edge(member, up, half)
                     yield Edge(up, member, half)
 
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        # A member is inside one tree at most, or the root of one with one child.
+        return min(len(lengths) - 1, 2) * split_evenly(sum(lengths), 2)[0]
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         depth = binary(count).depth()
         return Rounds(2 * depth, 2 * depth)
@@ -229,6 +233,10 @@ class RootedTree(Algorithm):
         for member, up in enumerate(tree.parent):
             if up >= 0:
                 yield Edge(member, up, totals[member]) if rises else Edge(up, member, totals[member])
+
+    def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
+        children = max(map(len, self._shape(len(lengths)).children))
+        return children * sum(lengths) if kind.reduces else 0
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
         depth = self._shape(count).depth()
