@@ -1,6 +1,7 @@
 """`hpccoll plan COLLECTIVE`: which plan a call would take on a layout, what it costs, and its steps.
 
-Needs no MPI and no cluster: selection is a function of the arguments and the HPCCOLL_ settings alone.
+Needs no MPI and no cluster: selection is a function of the arguments and the HPCCOLL_ settings alone.  With
+`--machine dgx-h100 --nodes 16` it is for a machine that need not be there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hpccoll.plans.cost import LEVELS, price
 from hpccoll.plans.draw import draw_svg, draw_text, table
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
+from hpccoll.plans.machines import MACHINES, PLAIN, Machine, machine_of
 from hpccoll.plans.select import WHOLE, Candidate, Tuning, candidates
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.plans.text import bytes_text, operation_text, time_text
@@ -32,6 +34,7 @@ from hpccoll.topology.layout import Layout
 NAME = "plan"
 HELP = "which plan a collective takes on a layout, what it costs, and its steps; needs no MPI"
 STANDARD_OUTPUT = "-"
+NOT_ON_DEVICES = (*SCANS, "barrier")
 _ROOTED = [name for name in RECIPES if name in ROOTED]
 
 
@@ -40,6 +43,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("collective", choices=tuple(RECIPES), metavar="COLLECTIVE", help=", ".join(RECIPES))
     parser.add_argument(
         "--layout", metavar="TEXT", help='nodes and ranks, such as "4x8" or "3+1" (default: HPCCOLL_LAYOUT)'
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="NAME",
+        default=PLAIN,
+        help="price it for this machine, on devices where that has GPUs (default: plain): "
+        + "; ".join(f"{one.name} ({one.about})" for one in MACHINES.values()),
+    )
+    parser.add_argument("--nodes", metavar="N", type=int, help="of the machine, instead of --layout")
+    parser.add_argument(
+        "--gpus", "--ranks", metavar="P", type=int, dest="ranks", help="of each node (default: all)"
     )
     parser.add_argument(
         "--bytes",
@@ -67,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         case = _case(args)
         if args.svg is not None:
-            _write(args.svg, draw_svg(case.plan, case.itemsize))
+            _write(args.svg, draw_svg(case.plan, case.itemsize, case.machine.links))
         if args.json is not None:
             document = json.dumps(_as_dict(case), indent=2) + "\n"
             if args.json == STANDARD_OUTPUT:
@@ -90,6 +104,7 @@ class _Case:
     `chosen`: the candidate shown, the cheapest one unless another was asked for.
     """
 
+    machine: Machine
     collective: Collective
     layout: Layout
     nbytes: int
@@ -109,7 +124,11 @@ class _Case:
 
 def _case(args: argparse.Namespace) -> _Case:
     config, name = load(), args.collective
-    layout = _layout(args.layout, config)
+    machine = _named("--machine", machine_of, args.machine)
+    on_devices = machine.links.fabric is not None
+    layout = _layout(args, machine, config)
+    if on_devices and name in NOT_ON_DEVICES:
+        raise UsageError(f"--machine is {machine.name}: NCCL has no {name}, it is made on the hosts")
     root = _rank("--root", args.root, layout)
     rank = None if args.rank is None else _rank("--rank", args.rank, layout)
     nbytes = 0 if name == "barrier" else _named("--bytes", parse_bytes, args.bytes)
@@ -118,12 +137,13 @@ def _case(args: argparse.Namespace) -> _Case:
     count = nbytes // row.itemsize // blocks
     used = count * row.itemsize * blocks
     reduces = name in REDUCTIONS
-    unit = (row.working or row.name) if reduces else "bytes"
+    unit = (row.name if on_devices else row.working or row.name) if reduces else "bytes"
     itemsize = ROWS[unit].itemsize if reduces else 1
     travelling = count if reduces else count * row.itemsize
     collective = Collective(name, layout.size, travelling, root if name in ROOTED else 0)
     narrow = reduces and name not in SCANS and unit == CARRIED.name and layout.node_count > 1
-    tuning = _tuning(config, row, reduces, config.wire_dtype if narrow else "")
+    wire = config.wire_dtype if narrow and not on_devices else ""
+    tuning = _tuning(config, row, reduces and not on_devices, wire, machine)
     found = candidates(collective, layout, itemsize, tuning)
     chosen = found[0]
     note = "lowest predicted time" + (" of the reproducible plans" if tuning.order is Order.FOLD else "")
@@ -133,11 +153,11 @@ def _case(args: argparse.Namespace) -> _Case:
         same = [one for one in found if one.name == chosen.name]  # it is among them unless not considered
         chosen, found = (same[0], found) if same else (chosen, (*found, chosen))
     return _Case(
-        collective, layout, used, count, args.dtype, itemsize, unit, found, chosen, note, rank
+        machine, collective, layout, used, count, args.dtype, itemsize, unit, found, chosen, note, rank
     )  # fmt: skip
 
 
-def _tuning(config: Config, row: Row, reduces: bool, wire: str) -> Tuning:
+def _tuning(config: Config, row: Row, reduces: bool, wire: str, machine: Machine) -> Tuning:
     """What the settings say; the operator is taken for one that commutes and is native."""
     rounds = reduces and row.kind not in ("bool", "int", "uint")
     return Tuning(
@@ -146,6 +166,9 @@ def _tuning(config: Config, row: Row, reduces: bool, wire: str) -> Tuning:
         segment_bytes=config.segment_bytes,
         chunk_bytes=config.chunk_bytes,
         wire=wire,
+        links=machine.links,
+        # MPI's own call takes so many bytes; NCCL's takes any.
+        native_bytes=Tuning().native_bytes if machine.links.fabric is None else sys.maxsize,
     )
 
 
@@ -157,6 +180,8 @@ def _asked_for(
     note = "asked for by name"
     if best.name == name:
         return best, note
+    if tuning.links.fabric is not None:
+        raise UsageError(f"--algorithm: {name!r} of {collective.name} does not consist of NCCL's calls")
     segment = max(1, tuning.segment_bytes // itemsize)
     plan = make_plan(name, collective, layout, segment=segment, order=tuning.order)
     if tuning.wire and name in WHOLE:
@@ -172,9 +197,16 @@ def _asked_for(
     ), f"{note}; a call would not take it: {why}"
 
 
-def _layout(text: str | None, config: Config) -> Layout:
+def _layout(args: argparse.Namespace, machine: Machine, config: Config) -> Layout:
+    text = args.layout
+    if args.nodes is not None or args.ranks is not None:
+        if text:
+            raise UsageError("--layout goes without --nodes and --gpus")
+        return machine.layout(1 if args.nodes is None else args.nodes, args.ranks)
     if not text and not config.layout:
-        raise UsageError('--layout is needed (or HPCCOLL_LAYOUT): nodes and ranks, such as "4x8" or "3+1"')
+        raise UsageError(
+            '--layout is needed (or HPCCOLL_LAYOUT, or --nodes): nodes and ranks, such as "4x8" or "3+1"'
+        )
     layout: Layout = _named("--layout" if text else "HPCCOLL_LAYOUT", Layout.parse, text or config.layout)
     return layout
 
@@ -217,15 +249,19 @@ def _report(case: _Case) -> str:
     if what != "barrier":
         what += f" of {bytes_text(case.nbytes)} ({_elements(case)})"
     parts = [
-        f"{what} on {case.layout.describe()}",
+        f"{what} on {case.layout.describe()}{_machine_text(case.machine)}",
         f"plan: {case.chosen.plan} ({case.note})",
         "\n".join(_candidate_lines(case)),
         "\n".join(_level_lines(case)),
-        draw_text(case.plan, case.itemsize),
+        draw_text(case.plan, case.itemsize, case.machine.links),
     ]
     if case.rank is not None:
         parts.append("\n".join(_program_lines(case.plan, case.rank, case.unit)))
     return "\n\n".join(parts)
+
+
+def _machine_text(machine: Machine) -> str:
+    return "" if machine.name == PLAIN else f" of {machine.name}: {machine.about}"
 
 
 def _elements(case: _Case) -> str:
@@ -277,6 +313,7 @@ def _program_lines(plan: Plan, rank: int, unit: str) -> list[str]:
 def _as_dict(case: _Case) -> dict[str, Any]:
     return {
         "collective": case.collective.name,
+        "machine": case.machine.name,
         "layout": str(case.layout),
         "bytes": case.nbytes,
         "dtype": case.dtype,

@@ -207,8 +207,8 @@ def _rounds(algorithm: str, kind: Kind, count: int) -> Rounds:
     return ALGORITHMS[algorithm].rounds(kind, count)
 
 
-# Passes over all elements of the group's call: for each member, once, and over one member's part.  The root of
-# a reduction copies out; in an all-gather a member's own part is in place, as it is after another step.
+# Passes over all elements of the group's call: for each member, once, and over one member's part.  The root
+# of a reduction copies out; in an all-gather a member's own part is in place, as it is after another step.
 _PASSES = {
     Kind.ALLREDUCE: (5, -1, 0),
     Kind.REDUCE: (3, 3, 0),

@@ -50,7 +50,6 @@ SWITCH5 = LinkClass(
 )
 _PCIE = "NCCL 2.27, src/graph/topo.h: 12.0 of 15.75 in generation 3"
 PCIE4 = LinkClass("PCIe 4 x16", 1.0, 31.5, 12 / 15.75, (_TUNING, _SHEET, _PCIE))
-PCIE5 = LinkClass("PCIe 5 x16", 1.0, 63, 12 / 15.75, (_TUNING, _SHEET, _PCIE))
 HDR = LinkClass("InfiniBand HDR", 5.0, 25, 24 / 25, (_TUNING, _SHEET, "NVIDIA/nccl#412: a card peaks at 24"))
 NDR = LinkClass(
     "InfiniBand NDR", 5.0, 50, 47 / 50, (_TUNING, _SHEET, "NVIDIA/nccl-tests#290: 46 to 48 a card")
@@ -63,12 +62,16 @@ EFA = LinkClass(
     (_FIGURE, _SHEET, "stas00/ml-engineering, TODO: ib_write_bw gets 193.72 of 200 Gbit/s"),
 )
 ETHERNET_1 = LinkClass(
-    "Ethernet, 1 Gbit/s", 25, 0.125, 0.98, ("as the default", _SHEET, "docs/performance.md, between hosts")
+    "Ethernet, 1 Gbit/s",
+    25,
+    0.125,
+    1.0,
+    ("the default", _SHEET, "benchmarks/results, cluster-2-4-hosts-1gbit: a host sends 125 MB/s"),
 )
 CLASSES = {
     one.name: one
     for one in (
-        NVLINK3, NVLINK4, NVLINK5, SWITCH4, SWITCH5, PCIE4, PCIE5, HDR, NDR, EFA, ETHERNET_1,
+        NVLINK3, NVLINK4, NVLINK5, SWITCH4, SWITCH5, PCIE4, HDR, NDR, EFA, ETHERNET_1,
     )
 }  # fmt: skip
 CALIBRATED = (NVLINK3, NVLINK4, NVLINK5, EFA)  # their latency

@@ -10,7 +10,7 @@ from hpccoll.plans.collective import LOCALLY_RAGGED, Collective
 from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
 from hpccoll.plans.links import Links
-from hpccoll.plans.steps import Order, Plan
+from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
@@ -136,8 +136,10 @@ def _able(
 def possible(recipe: Recipe, collective: Collective, layout: Layout, itemsize: int, tuning: Tuning) -> bool:
     """Whether a plan can do a call of this size, operator and raggedness."""
     partly_known = collective.ragged and collective.name in LOCALLY_RAGGED
-    if recipe.name == ONE_SHOT:
+    if recipe.name == ONE_SHOT and tuning.links.fabric is None:
         return fits_one_shot(collective, layout, itemsize, tuning.small_bytes, tuning.order)
+    if tuning.links.fabric is not None and recipe.name != "flat" and not recipe.between:
+        return False  # nothing that consists of NCCL's calls
     if tuning.wire and recipe.name in WHOLE:
         return False
     if recipe.name == "flat" and layout.node_count > 1:
@@ -163,7 +165,7 @@ def _variants(
             order=tuning.order,
             wire=tuning.wire,
         )
-        for between in recipe.between or (None,)
+        for between in (recipe.between if tuning.links.fabric is None else (NATIVE,)) or (None,)
         for chunks in chunk_counts
     ]
     return [Candidate(recipe.name, plan, price(plan, itemsize, tuning.links)) for plan in plans]
