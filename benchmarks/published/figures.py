@@ -1,9 +1,11 @@
 """Figures that others have published of NCCL, and what the cost model predicts for them.
 
-`figures.csv` has the bus bandwidths as published: 1e9 bytes a second, by nccl-tests' definition.  `algorithm`:
-the one that was forced, where one was.  `timing`: `queued` calls follow each other on the device; of `each call`
-the host's part is in the time.  `use`: the link class whose latency was fitted to this figure, or `disputed`: a
-later figure of the same author for the same machines is further from it than the bound allows.
+`figures.csv` has the bus bandwidths as published: 1e9 bytes a second, by nccl-tests' definition.
+
+algorithm: the one that was forced, where one was.
+timing: `queued` calls follow each other on the device; of `each call` the host's part is in the time.
+use: the link class whose latency was fitted to this figure, or `disputed`: a later figure of the same author
+    for the same machines is further from it than the bound allows.
 """
 
 from __future__ import annotations

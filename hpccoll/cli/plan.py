@@ -167,8 +167,6 @@ def _tuning(config: Config, row: Row, reduces: bool, wire: str, machine: Machine
         chunk_bytes=config.chunk_bytes,
         wire=wire,
         links=machine.links,
-        # MPI's own call takes so many bytes; NCCL's takes any.
-        native_bytes=Tuning().native_bytes if machine.links.fabric is None else sys.maxsize,
     )
 
 

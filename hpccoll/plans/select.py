@@ -135,11 +135,11 @@ def _able(
 
 def possible(recipe: Recipe, collective: Collective, layout: Layout, itemsize: int, tuning: Tuning) -> bool:
     """Whether a plan can do a call of this size, operator and raggedness."""
+    if tuning.links.fabric is not None:
+        return recipe.name == "flat" or bool(recipe.between)  # what consists of NCCL's calls
     partly_known = collective.ragged and collective.name in LOCALLY_RAGGED
-    if recipe.name == ONE_SHOT and tuning.links.fabric is None:
+    if recipe.name == ONE_SHOT:
         return fits_one_shot(collective, layout, itemsize, tuning.small_bytes, tuning.order)
-    if tuning.links.fabric is not None and recipe.name != "flat" and not recipe.between:
-        return False  # nothing that consists of NCCL's calls
     if tuning.wire and recipe.name in WHOLE:
         return False
     if recipe.name == "flat" and layout.node_count > 1:

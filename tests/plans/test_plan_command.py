@@ -210,10 +210,52 @@ def test_a_barrier(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no steps: the agreement" in text
 
 
+def test_a_machine_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("allgather", "--machine", "dgx-h100", "--nodes", "16", "--bytes", "16M")
+    text = output(capsys, *arguments)
+    assert text.startswith(
+        "allgather of 16 MiB (128 x 32768 float32) on 16 nodes (16x8) of dgx-h100: 8 H100, 8 NDR cards\n"
+    )
+    assert "plan: rail(native) (lowest predicted time)" in text
+    assert "ring" not in text
+    assert "the check" not in text
+    found = document(capsys, *arguments)
+    assert (found["machine"], found["layout"]) == ("dgx-h100", "16x8")
+    assert {one["name"] for one in found["candidates"]} == {"flat", "rail", "two_level"}  # type: ignore[attr-defined]
+    # The steps' times are those of the machine too.
+    last = max(step["start_s"] + step["time_s"] for step in found["steps"])  # type: ignore[attr-defined]
+    assert last == pytest.approx(found["candidates"][0]["time_s"], abs=1e-11)  # type: ignore[index]
+    assert document(capsys, *arguments, "--gpus", "4")["layout"] == "16x4"
+    assert document(capsys, "scan", "--machine", "cpu-hdr", "--ranks", "64")["layout"] == "64"
+    assert document(capsys, "scan", "--layout", "2+2")["machine"] == "plain"
+
+
+def test_sums_of_16_bits_travel_as_they_are_on_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("allreduce", "--dtype", "float16", "--bytes", "64M", "--algorithm", "scatter_rail_gather")
+    on_gpus, on_hosts = (
+        document(capsys, *arguments, "--machine", machine, "--nodes", "4", "--ranks", "8")["candidates"]
+        for machine in ("dgx-h100", "plain")
+    )
+    sent = 2 * 3 / 4 * (64 << 20)
+    assert on_gpus[0]["bytes_between_nodes"] in (sent, 2 * (64 << 20))  # type: ignore[index]  # a ring's, a tree's
+    assert on_hosts[0]["bytes_between_nodes"] == 2 * sent  # type: ignore[index]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["allreduce"], "--layout is needed (or HPCCOLL_LAYOUT)"),
+        (["allreduce"], "--layout is needed (or HPCCOLL_LAYOUT, or --nodes)"),
+        (
+            ["allreduce", "--machine", "cray-1", "--nodes", "2"],
+            "--machine: no machine 'cray-1'; there are plain",
+        ),
+        (["allreduce", "--layout", "2", "--nodes", "2"], "--layout goes without --nodes and --gpus"),
+        (["allreduce", "--machine", "dgx-h100", "--gpus", "9"], "9 ranks a node: dgx-h100 has 8 GPUs in one"),
+        (["scan", "--machine", "dgx-h100", "--nodes", "2"], "--machine is dgx-h100: NCCL has no scan"),
+        (
+            ["allreduce", "--machine", "dgx-h100", "--nodes", "2", "--algorithm", "ring"],
+            "'ring' of allreduce does not consist of NCCL's calls",
+        ),
         (["allreduce", "--layout", "4y8"], '--layout: layout "4y8"'),
         (["allreduce", "--layout", "2", "--bytes", "1Q"], "--bytes: size '1Q'"),
         (["allreduce", "--layout", "2", "--bytes", "-1"], "--bytes: size '-1'"),
