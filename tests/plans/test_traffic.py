@@ -122,12 +122,13 @@ def test_a_two_level_allreduce_sends_the_least_there_is(
 def test_prices_of_a_ring_by_hand() -> None:
     layout = Layout.parse("1+1+1+1")
     plan = make_plan("ring", Collective("allreduce", 4, 1000), layout, segment=1000)
-    links = Links(node_latency_us=0, network_latency_us=10, network_gbs=1)
+    links = Links(node_latency_us=0, network_latency_us=10, network_gbs=1, combine_gbs=2)
     cost = price(plan, 8, links)
-    # 2 (p - 1) messages, 2 (p - 1)/p of the buffer; the check: ceil(log2 4) messages.
-    assert cost.time_s == pytest.approx(6 * 10e-6 + 1.5 * 8000 / 1e9 + 2 * 10e-6)
+    # 2 (p - 1) messages, 2 (p - 1)/p of the buffer, half of that combined; the check: ceil(log2 4) messages.
+    moving, combining = 1.5 * 8000 / 1e9, 0.75 * 8000 / 2e9
+    assert cost.time_s == pytest.approx(6 * 10e-6 + moving + combining + 2 * 10e-6)
     assert (cost.bytes_between_nodes, cost.bytes_inside_node) == (12000, 0)
-    assert cost.busy_s == {"NODE": 0.0, "network": pytest.approx(60e-6 + 12e-6)}
+    assert cost.busy_s == {"NODE": 0.0, "network": pytest.approx(60e-6 + moving + combining)}
     assert (cost.steps[0].level, cost.start_s) == ("network", (pytest.approx(20e-6),))
 
 
@@ -167,3 +168,10 @@ def test_an_edge_is_plain_data() -> None:
     layout = Layout.parse("1+1")
     plan = make_plan("binomial", Collective("broadcast", 2, 5, root=1), layout, segment=2)
     assert list(edges(plan, plan.steps[0])) == [Edge(1, 0, 5)]
+
+
+@pytest.mark.parametrize("name", ["direct", "binomial", "two_level"])
+def test_a_gather_waits_for_what_arrives_at_its_root(name: str) -> None:
+    layout, count = Layout.parse("4x2"), 1 << 20
+    plan = make_plan(name, Collective("gather", 8, count), layout, segment=count)
+    assert price(plan, 4).time_s >= 6 * count * 4 / (Links().network_gbs * 1e9)
