@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 from hpccoll._version import __version__
 from hpccoll.errors import HpccollError, UsageError
 
-COMMANDS = ("bench", "doctor", "plan", "selftest", "topo", "trace")
+COMMANDS = ("bench", "doctor", "plan", "scale", "selftest", "topo", "trace")
 GOOD, WRONG, MISUSE = 0, 1, 2
 
 
@@ -36,3 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HpccollError as error:
         print(f"hpccoll {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
         return WRONG
+    except Exception:
+        traceback.print_exc()
+        _end_job()
+        return WRONG
+
+
+def _end_job() -> None:
+    """End all ranks of a job of several: who failed unforeseen does not come to where the others wait."""
+    if "mpi4py.MPI" in sys.modules:
+        from mpi4py import MPI
+
+        if MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
+            MPI.COMM_WORLD.Abort(WRONG)

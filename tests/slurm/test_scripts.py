@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpccoll.scaling.study import read
 from tests.emulation.build import build
 from tests.emulation.load import environment as on_devices
 from tests.support.launch import find_mpiexec
@@ -93,6 +94,20 @@ def test_gpus(slurm: Slurm, directory: Path, options: str, taken: list[int]) -> 
     assert [one["device"] for one in ranks] == taken
     assert len({(one["hostname"], one["device_hex"]) for one in ranks}) == 4  # no two on one GPU
     assert all(one["out_of_place"]["nwrong"] == 0 for one in document["results"])
+
+
+def test_scaling(slurm: Slurm, directory: Path) -> None:
+    env = {"SIZES": "-b 1K -e 64K -f 8", "OP": "allgather"}
+    options = ("--nodes=3", "--ntasks-per-node=1")
+    job = ran(slurm, directory, "scaling.sbatch", *options, env=env)
+    assert (job.state, job.status) == ("COMPLETED", 0), job.output
+    study = read(directory / "allgather-3-nodes.json")
+    assert (study.node_counts, study.sizes, study.wrong) == ((1, 2, 3), (1024, 8192, 65536), 0)
+    assert {one.layout for one in study.on(3)} == {"3x1"}
+    report = directory / "allgather-3-nodes.json.report"
+    assert {"index.html", "kept.png", "points.csv"} <= {one.name for one in report.iterdir()}
+    again = ran(slurm, directory, "scaling.sbatch", *options, env=env)
+    assert again.output.count("(from ") == 9  # it goes on from what there is
 
 
 @pytest.mark.parametrize("start", STARTS)
