@@ -7,6 +7,7 @@ from hpccoll.communicator import (
     DistgraphCommunicator,
     GraphCommunicator,
 )
+from hpccoll.embedding import install
 from hpccoll.errors import (
     AbortedError,
     CollectiveTimeoutError,
@@ -39,6 +40,7 @@ __all__ = [
     "UsageError",
     "UsageTypeError",
     "accumulate",
+    "install",
     "on_wire",
     "scaled_sum",
 ]

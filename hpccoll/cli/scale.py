@@ -187,8 +187,8 @@ class _Keeper:
         self._study.facts.update(MPI=library, date=time.strftime("%Y-%m-%d"))
         for one in points:
             print(row(self._study, one), flush=True)
-        if self._file is not None:
-            self._status = max(self._status, _tried(lambda: studies.write(self._file, self._study)))
+        if (file := self._file) is not None:
+            self._status = max(self._status, _tried(lambda: studies.write(file, self._study)))
         self._left -= 1
         if self._left and sys.stderr.isatty():
             spent = time.monotonic() - self._begin

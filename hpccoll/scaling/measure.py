@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -41,7 +41,8 @@ def measure(
     for count in counts:
         taking_part = whole.machine.node < count
         color = 0 if taking_part else MPI.UNDEFINED
-        plain, ours = world.Split(color), whole.Split(color)
+        plain = cast(MPI.Intracomm, world.Split(color))
+        ours = whole.Split(color)
         if taking_part:
             try:
                 points, library = _points(plain, ours, options)

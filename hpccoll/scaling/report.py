@@ -92,7 +92,7 @@ def _table(study: Study) -> str:
             f"{one.ranks}",
             format_bytes(one.nbytes),
             f"{one.time_us:.1f}",
-            f"{one.busbw:.3f}",
+            f"{one.busbw:.3g}",
             "-" if kept is None else f"{100 * kept:.0f}",
             escape(one.plan) + (f" <b>{one.wrong} wrong</b>" if one.wrong else ""),
         )

@@ -27,7 +27,7 @@ def row(study: Study, point: Point) -> str:
     wrong = f"  {point.wrong} WRONG" if point.wrong else ""
     return (
         f"  {point.nodes:>5} {point.ranks:>6} {format_bytes(point.nbytes):>8} {point.time_us:>12.1f} "
-        f"{quartiles:>21} {point.busbw:>9.3f} {_percent(kept):>6} {_percent(model):>6}  {point.plan}{wrong}"
+        f"{quartiles:>21} {point.busbw:>9.3g} {_percent(kept):>6} {_percent(model):>6}  {point.plan}{wrong}"
     )
 
 
