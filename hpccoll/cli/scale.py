@@ -215,22 +215,29 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _priced(args: argparse.Namespace, options: Options) -> int:
+    from hpccoll.cli.plan_case import NOT_ON_DEVICES
     from hpccoll.plans.machines import machine_of
     from hpccoll.scaling.simulate import simulate
-    from hpccoll.topology.layout import Layout
 
     others = _checked_report(args)
     machine = machine_of(args.machine)
-    ranks = machine.gpus if args.gpus is None else args.gpus
+    operation = options.operation
+    if machine.links.fabric is not None and operation.explained_as in NOT_ON_DEVICES:
+        raise UsageError(
+            f"--machine is {machine.name}: NCCL has no {operation.name}, it is made on the hosts"
+        )
+    if operation.ragged or not operation.sized:
+        raise UsageError(f"--machine: {operation.name} has no price of its own")
+    ranks = machine.ranks if args.gpus is None else args.gpus
     counts = node_counts(args.nodes, _MOST_NODES) if args.nodes else (1, 2, 4, 8, 16, 32, 64)
+    layouts = [machine.layout(count, ranks) for count in counts]
     study = _study(options, SIMULATED, f"{machine.name}, {ranks} ranks a node")
     print("\n".join([title(study), HEADER, UNITS]), flush=True)
-    layouts = [Layout.parse(f"{count}x{ranks}") for count in counts]
     itemsize = dtype_of(options.datatypes[0]).itemsize
     priced = simulate(
-        options.operation.explained_as,
+        operation.explained_as,
         itemsize,
-        options.operation.factor,
+        operation.factor,
         layouts,
         tuple(options.sizes),
         machine.links,

@@ -65,14 +65,16 @@ def _points(plain: MPI.Intracomm, ours: Any, options: Options) -> tuple[list[Poi
     machine = ours.machine
     place = (machine.node_count, plain.size, str(machine.layout))
     library = " ".join(str(part) for part in MPI.get_vendor()[:1]) + " " + _version()
-    return [_point(row, ours, options, place) for row in sweep.outcome.rows if row.out_of_place], library
+    # A row for each size, up to what memory allows.
+    asked = zip(options.sizes, sweep.outcome.rows, strict=False)
+    return [_point(nbytes, row, ours, options, place) for nbytes, row in asked if row.out_of_place], library
 
 
 def _version() -> str:
     return ".".join(str(part) for part in MPI.get_vendor()[1])
 
 
-def _point(row: Row, ours: Any, options: Options, place: tuple[int, int, str]) -> Point:
+def _point(nbytes: int, row: Row, ours: Any, options: Options, place: tuple[int, int, str]) -> Point:
     half = row.out_of_place
     assert half is not None
     times = _times(half)
@@ -81,7 +83,7 @@ def _point(row: Row, ours: Any, options: Options, place: tuple[int, int, str]) -
     busbw = half.busbw * half.time_us / median if median else 0.0
     return Point(
         *place,
-        nbytes=row.case.nbytes,
+        nbytes=nbytes,
         plan=row.plan,
         time_us=median,
         busbw=busbw,

@@ -26,7 +26,7 @@ def simulate(
         itemsize: bytes of an element.
         factor: bus bandwidth over size per time, for a number of ranks.
         layouts: one for each number of nodes.
-        sizes: in bytes, as nccl-tests counts them.
+        sizes: in bytes, as nccl-tests counts them; rounded down to equal blocks where there are such.
         links: what the machine's links give.
 
     """
@@ -40,5 +40,11 @@ def simulate(
             best = candidates(Collective(collective, layout.size, asked), layout, width, tuning)[0]
             busbw = used / 1e9 / best.time_s * factor(layout.size) if best.time_s else 0.0
             yield Point(
-                layout.node_count, layout.size, layout.shortened(), used, best.plan, best.time_s * 1e6, busbw
+                layout.node_count,
+                layout.size,
+                layout.shortened(),
+                nbytes,
+                best.plan,
+                best.time_s * 1e6,
+                busbw,
             )

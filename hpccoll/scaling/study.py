@@ -18,6 +18,7 @@ MEASURED, SIMULATED = "measured", "simulated"
 class Point:
     """One collective on so many nodes.
 
+    `nbytes`: the size asked for; where ranks have equal blocks of it, it is rounded down in the call.
     `time_us`: the median over iterations of the slowest rank's time, or the price.  `busbw`: as nccl-tests
     defines it, in 1e9 bytes a second.  `low_us`, `high_us`: the quartiles, where it was measured;
     `predicted_us`: what selection expected; `wrong`: elements that were not right.

@@ -41,6 +41,17 @@ def test_on_more_and_more_nodes(tmp_path: Path) -> None:
     assert len([row for row in done.stdout.splitlines() if not row.startswith("#")]) == 9
 
 
+def test_equal_blocks_are_of_the_size_asked_for(tmp_path: Path) -> None:
+    """1000 bytes are 960 for 3 ranks (blocks of 16 bytes), and one size all the same."""
+    file = tmp_path / "study.json"
+    rest = ("--layout", "1+1+1", "-b", "1000", "-e", "1000", "-n", "3", "--json", file)
+    assert scale(3, "allgather", *rest).returncode == 0
+    (size,) = read(file).sizes
+    last = read(file).of_size(size)[-1]
+    assert (size, last.nodes) == (1000, 3)
+    assert last.busbw == pytest.approx(960 / last.time_us / 1e3 * 2 / 3)
+
+
 def test_a_stopped_study_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "study.json"
     rest = ("--layout", "1+1+1", "-b", "1K", "-e", "1K", "-n", "3", "--json", file)
