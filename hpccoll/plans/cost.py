@@ -2,8 +2,9 @@
 
 A step costs its chain of messages times the latency of the slowest link it uses, plus its bytes over the
 bandwidth of what carries them: between nodes all ranks of a node share the node's network bandwidth,
-inside a node they share its memory bandwidth.  Steps of different chunks overlap where they use
-different levels: the plan's time is that of the schedule in which every level does its steps in order.
+inside a node they share its memory bandwidth; plus what the busiest rank combines.  Native steps of ranks
+with GPUs are NCCL's (nccl_model.py).  Steps of different chunks overlap where they use different levels: the
+plan's time is that of the schedule in which every level does its steps in order.
 Formulas: R. Thakur et al. (2005), P. Patarasuk and X. Yuan (2009), see the algorithms' modules.
 
 Selection prices hundreds of steps in which few differ in more than their place in the index space (equal

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_TUNING = "NCCL 2.20, src/graph/tuning.cc, hwLat"
-_LANES = "NCCL 2.27, src/graph/topo.h, rate of a lane over that of the data sheet"
+_TUNING = "NCCL 2.20 (NVIDIA/nccl@b647562), src/graph/tuning.cc, hwLat"
+_LANES = "NCCL 2.32, src/graph/topo.h: a lane's rate, over that of the data sheet"
 _SHEET = "data sheet"
 _FIGURE = "the figure of 32 KiB"
 
@@ -36,19 +36,16 @@ class LinkClass:
 
 # Through NVSwitch: what a GPU sends to others of its node, whichever they are.
 NVLINK3 = LinkClass(
-    "NVLink 3", 2.6, 300, 235 / 300, (_FIGURE, _SHEET, "NCCL 2.10, tuning.cc: most on compute capability 8.0")
+    "NVLink 3", 2.6, 300, 235 / 300, (_FIGURE, _SHEET, "NVIDIA/nccl@01afd20, tuning.cc: most on an A100")
 )
 NVLINK4 = LinkClass("NVLink 4", 0.76, 450, 20.6 / 25, (_FIGURE, _SHEET, _LANES))
 NVLINK5 = LinkClass("NVLink 5", 1.4, 900, 40.1 / 50, (_FIGURE, _SHEET, _LANES))
-# Reduced and multiplied in the switch (NVLS): S (n+1)/n bytes a GPU for an all-reduce of S.
-_NVLS = "NCCL 2.30, src/tuning/nvls.cc: part of the lanes' rate, one channel less"
-SWITCH4 = LinkClass(
-    "NVLink 4, in the switch", 25, 450, 20.6 / 25 * 0.85 * 15 / 16, ("NCCL 2.27, hwLat", _SHEET, _NVLS)
-)
-SWITCH5 = LinkClass(
-    "NVLink 5, in the switch", 25, 900, 40.1 / 50 * 0.74 * 23 / 24, ("NCCL 2.27, hwLat", _SHEET, _NVLS)
-)
-_PCIE = "NCCL 2.27, src/graph/topo.h: 12.0 of 15.75 in generation 3"
+# Reduced and multiplied in the switch (NVLS): S (n+1)/n bytes a GPU for an all-reduce of S.  The latency is
+# that of the whole call; one of the 16 or 24 channels is left out.
+_NVLS = "NCCL 2.32, src/tuning/nvls.cc: part of the lanes' rate, one channel less"
+SWITCH4 = LinkClass("NVLink 4, in the switch", 23, 450, 20.6 / 25 * 0.85 * 15 / 16, (_TUNING, _SHEET, _NVLS))
+SWITCH5 = LinkClass("NVLink 5, in the switch", 23, 900, 40.1 / 50 * 0.74 * 23 / 24, (_TUNING, _SHEET, _NVLS))
+_PCIE = "NCCL 2.32, src/graph/topo.h: 12.0 of 15.75 in generation 3"
 PCIE4 = LinkClass("PCIe 4 x16", 1.0, 31.5, 12 / 15.75, (_TUNING, _SHEET, _PCIE))
 HDR = LinkClass("InfiniBand HDR", 5.0, 25, 24 / 25, (_TUNING, _SHEET, "NVIDIA/nccl#412: a card peaks at 24"))
 NDR = LinkClass(

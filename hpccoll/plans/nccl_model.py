@@ -3,15 +3,15 @@
 A call costs a start, its hops, and its bytes over the slower of what a GPU sends inside the node and what
 leaves the node, which a ring or tree does at the same time:
 
-    algorithm   hops                            bytes of a GPU      bytes that leave a node
-    ring        2 (n-1), of them 2 (N-1) between   2 (n-1)/n S          2 (n-1)/n S
-    tree        2 (P-1) inside, 2 lg N between     2 S                  2 S (N = 2: S)
-    NVLS        in the switch                      S (n+1)/n            -
-    NVLS tree   the same, 2 lg N between           S (P+1)/P            2 S (N = 2: S)
+    algorithm   hops                               bytes of a GPU   bytes that leave a node
+    ring        2 (n-1), of them 2 (N-1) between   2 (n-1)/n S      2 (n-1)/n S
+    tree        2 (P-1) inside, 2 lg N between     2 S              2 S (N = 2: S)
+    NVLS        in the switch                      S (n+1)/n        -
+    NVLS tree   the same, 2 lg N between           S (P+1)/P        2 S (N = 2: S)
 
 for an all-reduce of S bytes by n GPUs on N nodes of P; a ring has half of both for an all-gather or a
 reduce-scatter, and S bytes for a broadcast or a reduction.  Protocols and their parts of the bandwidth are
-facts of NCCL (2.20, src/graph/tuning.cc; PAT 2.27), the same at every size; the corrections by size that its
+facts of NCCL (2.20, src/graph/tuning.cc; PAT: 2.23), the same at every size; the corrections by size that its
 tuner makes for trees are left out.  Sources: bytes of trees NVIDIA/nccl#457, of NVLS nccl-tests#212; PAT:
 arXiv 2506.20252.
 """
