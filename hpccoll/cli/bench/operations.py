@@ -1,9 +1,8 @@
 """The collectives that can be measured, one row each: who gives what, what comes of it, which bytes count.
 
-algbw = size / time, busbw = algbw x factor.  Sizes and factors are those of nccl-tests (doc/PERFORMANCE.md)
-where it has the collective.  The others: a ragged collective has the factor of the one with equal blocks,
-and its size is that of the longest buffer of any rank, as in alltoallv_perf; a scan has the factor 1 of
-reduce and broadcast, since a chain carries the buffer once over each of its links.
+Sizes are those of nccl-tests (doc/PERFORMANCE.md) where it has the collective, bandwidths those of
+plans/bandwidth.py.  A ragged collective has the factor of the one with equal blocks, and its size is that of
+the longest buffer of any rank, as in alltoallv_perf.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from hpccoll.cli.bench import places
 from hpccoll.cli.bench.places import SHARES, Blocks, Piece, Place
 from hpccoll.errors import UsageError
+from hpccoll.plans.bandwidth import FACTORS, Factor, bandwidths
 
 # Equal blocks of ranks are a multiple of so many bytes, as in nccl-tests.
 BLOCK_BYTES = 16
@@ -39,7 +39,7 @@ class Operation:
 
     name: str
     method: str
-    factor: Callable[[int], float]
+    factor: Factor
     form: Form
     gives: Callable[[Place], int]
     result: Callable[[Place], tuple[Piece, ...]]
@@ -97,10 +97,7 @@ class Operation:
 
     def bandwidth(self, nbytes: int, time_s: float, size: int) -> tuple[float, float]:
         """The algbw and busbw in 1e9 bytes a second; a rank alone has no bus, and no time no bandwidth."""
-        if time_s <= 0.0:
-            return 0.0, 0.0
-        algbw = nbytes / 1e9 / time_s
-        return algbw, algbw * self.factor(size) if size > 1 else 0.0
+        return bandwidths(nbytes, time_s, self.factor, size)
 
 
 # --- the positional arguments -------------------------------------------------------------------
@@ -132,21 +129,6 @@ def _nothing(send: Any, take: Any, place: Place, marker: Any) -> tuple[Any, ...]
     return ()
 
 
-# --- busbw / algbw ------------------------------------------------------------------------------
-
-
-def _one(size: int) -> float:
-    return 1.0
-
-
-def _others(size: int) -> float:
-    return (size - 1) / size
-
-
-def _twice_others(size: int) -> float:
-    return 2 * (size - 1) / size
-
-
 # --- counts of ragged calls ---------------------------------------------------------------------
 
 
@@ -161,12 +143,18 @@ def _exchanged(place: Place) -> tuple[int, ...]:
 # --- the rows -----------------------------------------------------------------------------------
 
 _ALLREDUCE = Operation(
-    "allreduce", "Allreduce", _twice_others, _send_and_take, places.whole, places.combined, reduces=True
+    "allreduce",
+    "Allreduce",
+    FACTORS["allreduce"],
+    _send_and_take,
+    places.whole,
+    places.combined,
+    reduces=True,
 )
 _REDUCE = Operation(
     "reduce",
     "Reduce",
-    _one,
+    FACTORS["reduce"],
     _take_at_root,
     places.whole,
     places.combined_at_root,
@@ -176,7 +164,7 @@ _REDUCE = Operation(
 _BROADCAST = Operation(
     "broadcast",
     "Bcast",
-    _one,
+    FACTORS["broadcast"],
     _one_buffer,
     places.whole_at_root,
     places.from_root,
@@ -186,7 +174,7 @@ _BROADCAST = Operation(
 _ALLGATHER = Operation(
     "allgather",
     "Allgather",
-    _others,
+    FACTORS["allgather"],
     _send_and_take,
     places.own_block,
     places.block_of_each,
@@ -196,7 +184,7 @@ _ALLGATHER = Operation(
 _REDUCE_SCATTER = Operation(
     "reduce_scatter",
     "Reduce_scatter_block",
-    _others,
+    FACTORS["reduce_scatter"],
     _send_and_take,
     places.all_blocks,
     places.combined_block,
@@ -207,7 +195,7 @@ _REDUCE_SCATTER = Operation(
 _GATHER = Operation(
     "gather",
     "Gather",
-    _others,
+    FACTORS["gather"],
     _take_at_root,
     places.own_block,
     places.blocks_at_root,
@@ -218,7 +206,7 @@ _GATHER = Operation(
 _SCATTER = Operation(
     "scatter",
     "Scatter",
-    _others,
+    FACTORS["scatter"],
     _send_at_root,
     places.all_blocks_at_root,
     places.block_from_root,
@@ -228,7 +216,7 @@ _SCATTER = Operation(
 _ALLTOALL = Operation(
     "alltoall",
     "Alltoall",
-    _others,
+    FACTORS["alltoall"],
     _send_and_take,
     places.exchange,
     places.exchanged_with_each,
@@ -236,10 +224,12 @@ _ALLTOALL = Operation(
     paired=True,
 )
 _SCAN = Operation(
-    "scan", "Scan", _one, _send_and_take, places.whole, places.combined_up_to_here, reduces=True
+    "scan", "Scan", FACTORS["scan"], _send_and_take, places.whole, places.combined_up_to_here, reduces=True
 )
 _EXSCAN = replace(_SCAN, name="exscan", method="Exscan", result=places.combined_before)
-_BARRIER = Operation("barrier", "Barrier", _one, _nothing, lambda place: 0, places.nothing, sized=False)
+_BARRIER = Operation(
+    "barrier", "Barrier", FACTORS["barrier"], _nothing, lambda place: 0, places.nothing, sized=False
+)
 
 
 def _ragged(row: Operation, name: str, method: str, **changes: Any) -> Operation:
