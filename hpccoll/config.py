@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpccoll.errors import UsageError
+from hpccoll.observe.rates import parse_rates
 from hpccoll.plans.steps import WIRE_DTYPES
 
 PREFIX = "HPCCOLL_"
@@ -23,6 +24,8 @@ INTERNODE = ("nccl", "mpi")
 LIFELINES = ("on", "off")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
 WIRE = ("", *WIRE_DTYPES)
+YES, NO = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
+METRICS_SHOWN, METRICS_COUNT = "1", "count"
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,23 @@ class Config:
     trace_keep: bool = False
     """The files stay when all has gone well, too."""
 
+    metrics: str = ""
+    """Calls are counted and timed (docs/metrics.md).  1: a summary goes to stderr when the communicator is
+    closed; "count": there is none, and `comm.metrics()` tells; a path, with a / or with .jsonl at its end:
+    JSON lines are appended to that file, or where it is a directory (there, or with a / at its end) written
+    to a new one in it.  Unset or 0: not counted."""
+
+    metrics_rates: str = ""
+    """What the links of a node were measured to carry, in 1e9 bytes a second: "network:11.5,node:9".  Unset:
+    not known."""
+
     trace_signal: str = ""
     """A signal (SIGUSR1, SIGUSR2, SIGHUP) on which a rank copies its files to on-signal/ beside them.
     Unset: none."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", _metrics(self.metrics))
+        parse_rates(self.metrics_rates)
         for name, low, high in (
             ("timeout_s", 1e-3, 1e9),
             ("init_timeout_s", 1e-3, 1e9),
@@ -186,8 +201,23 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
 
 def _boolean(value: Any) -> bool:
     word = str(value).lower()
-    if word in ("1", "true", "on", "yes"):
+    if word in YES:
         return True
-    if word in ("0", "false", "off", "no"):
+    if word in NO:
         return False
     raise ValueError(word)
+
+
+def _metrics(text: str) -> str:
+    """The setting in one of its forms: empty, METRICS_SHOWN, METRICS_COUNT, or a path."""
+    word = text.lower()
+    if word in NO:
+        return ""
+    if word in YES:
+        return METRICS_SHOWN
+    if text and text != METRICS_COUNT and "/" not in text and not text.endswith(".jsonl"):
+        raise UsageError(
+            f"metrics is {text!r}: must be 1, 0, {METRICS_COUNT}, a file whose name ends in .jsonl, or a "
+            "directory (with a / at its end)"
+        )
+    return text

@@ -114,7 +114,17 @@ class Tape:
     ) -> None: ...
     def play(self, stream: int, begin: int, /) -> tuple[int, int] | None: ...
 
+class Meter:
+    def __init__(self) -> None: ...
+    def count(
+        self, nbytes: int, inside: int, between: int, nanoseconds: int, agreeing_ns: int, /
+    ) -> None: ...
+    def waited(self, nanoseconds: int, /) -> None: ...
+    def read(self, reset: bool, /) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
+
 class Repeats:
+    entered_ns: int
+    agreed_ns: int
     def __init__(
         self,
         control: memoryview | np.ndarray[Any, Any],
@@ -166,6 +176,9 @@ class Repeats:
         each: int,
         wire: str,
         plan: int = 0,
+        blocking: Meter | None = None,
+        started: Meter | None = None,
+        counted: tuple[int, int, int] = (0, 0, 0),
     ) -> bool: ...
     def again(self, collective: str, given: tuple[Any, ...], /) -> bool | Execution | Spread | None: ...
     def start(
@@ -183,6 +196,8 @@ class Started:
     sequence: int
     arrived: int
     done: int
+    began_s: float
+    agreed_ns: int
     running: Any
     prepare: Any
     begun: Execution | Spread | None

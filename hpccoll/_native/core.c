@@ -363,6 +363,7 @@ state_clear(PyObject *module)
     Py_CLEAR(state->spread);
     Py_CLEAR(state->ring);
     Py_CLEAR(state->started);
+    Py_CLEAR(state->meter);
     return 0;
 }
 
@@ -382,6 +383,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_engine},
     {Py_mod_exec, add_spread},
     {Py_mod_exec, add_recorder},
+    {Py_mod_exec, add_meter},
     {Py_mod_exec, add_repeats},
     {Py_mod_exec, add_started},
     {Py_mod_exec, add_tape},

@@ -120,6 +120,8 @@ drop_known(Known *known)
     Py_XDECREF(old.kernel);
     Py_XDECREF(old.finish);
     Py_XDECREF(old.program);
+    for (int form = 0; form < FORMS; ++form)
+        Py_XDECREF(old.meters[form]);
 }
 
 /* How many bytes an array has; 0 where it does not give them away. */
@@ -197,17 +199,20 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"collective", "given",   "label",  "fingerprint", "agrees",  "reads",
                             "writes",     "itemsize", "kernel", "finish",     "payload", "piece",
                             "offset",     "first",   "last",   "program",     "travel",  "each",
-                            "wire",       "plan",    NULL};
+                            "wire",       "plan",    "blocking", "started", "counted", NULL};
     PyObject *collective, *given, *label, *kernel, *finish, *program;
     Py_buffer fingerprint;
     long long itemsize, payload, piece, offset, first, last, each;
     int travel;
     const char *wire;
+    PyObject *meters[FORMS] = {Py_None, Py_None};
+    long long counted[] = {0, 0, 0};
     Known known = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOy*piiLOOLLLLLOiLs|I:keep", names, &collective, &given,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOy*piiLOOLLLLLOiLs|IOO(LLL):keep", names, &collective, &given,
                                      &label, &fingerprint, &known.agrees, &known.reads, &known.writes,
                                      &itemsize, &kernel, &finish, &payload, &piece,
-                                     &offset, &first, &last, &program, &travel, &each, &wire, &known.plan))
+                                     &offset, &first, &last, &program, &travel, &each, &wire, &known.plan,
+                                     &meters[BLOCKING], &meters[STARTED], counted, counted + 1, counted + 2))
         return NULL;
     State *state = PyType_GetModuleState(Py_TYPE(self));
     int failed = fingerprint.len != FINGERPRINT_BYTES ? refused("a fingerprint has 48 bytes") : 0;
@@ -215,7 +220,9 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
         memcpy(known.fingerprint, fingerprint.buf, FINGERPRINT_BYTES);
     PyBuffer_Release(&fingerprint);
     if (failed || !is_of_type(kernel, state->kernel, 1, "kernel")
-        || !is_of_type(program, state->program, 1, "program"))
+        || !is_of_type(program, state->program, 1, "program")
+        || !is_of_type(meters[BLOCKING], state->meter, 1, "blocking")
+        || !is_of_type(meters[STARTED], state->meter, 1, "started"))
         return NULL;
     Sight sights[ARGUMENTS];
     if (!key_of(self, collective, given, &known.key, sights))
@@ -231,6 +238,9 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     known.wire = (Wire)named;
+    for (int form = 0; form < FORMS; ++form)
+        known.meters[form] = meters[form] == Py_None ? NULL : (Meter *)meters[form];
+    known.counted = (Counted){.nbytes = counted[0], .inside = counted[1], .between = counted[2]};
     for (int i = 0; i < ARGUMENTS; ++i)
         if (sights[i].data != NULL && !has_bytes(PyTuple_GET_ITEM(given, i), known.nbytes + i))
             Py_RETURN_FALSE;
@@ -250,6 +260,8 @@ Repeats_keep(Repeats *self, PyObject *args, PyObject *kwargs)
     Py_XINCREF(known.kernel);
     Py_XINCREF(known.finish);
     Py_XINCREF(known.program);
+    for (int form = 0; form < FORMS; ++form)
+        Py_XINCREF(known.meters[form]);
     drop_known(place);
     *place = known;
     Py_RETURN_TRUE;

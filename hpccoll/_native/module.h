@@ -17,6 +17,7 @@ typedef struct {
     PyTypeObject *spread;
     PyTypeObject *ring;
     PyTypeObject *started;
+    PyTypeObject *meter;
 } State;
 
 int add_program(PyObject *module);
@@ -27,6 +28,7 @@ int add_execution(PyObject *module);
 int add_engine(PyObject *module);
 int add_spread(PyObject *module);
 int add_recorder(PyObject *module);
+int add_meter(PyObject *module);
 int add_repeats(PyObject *module);
 int add_started(PyObject *module);
 int add_tape(PyObject *module);

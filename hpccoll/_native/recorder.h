@@ -53,11 +53,12 @@ now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static inline void
+/* Returns when that was. */
+static inline int64_t
 record_end(Record *record)
 {
-    record->ended_ns = now_ns();
     record->state = DONE;
+    return record->ended_ns = now_ns();
 }
 
 #endif

@@ -15,7 +15,9 @@
 
 #include <limits.h>
 #include <sched.h>
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 /* Longer messages are not moved while the GIL is held. */
 #define SHORT_BYTES 65536
@@ -132,9 +134,7 @@ static PyObject *
 completed(const Repeats *self, Known *known, PyObject *given)
 {
     PyObject *finished = Py_None;
-    known->calls += 1, known->use += 1;
-    if (self->record != NULL)
-        record_end(self->record);
+    end_call(self->record, known, BLOCKING, self->entered_ns, self->agreed_ns);
     if (known->finish != NULL) {
         finished = PyObject_CallOneArg(known->finish, PyTuple_GET_ITEM(given, known->writes));
         Py_XDECREF(finished);
@@ -223,13 +223,44 @@ execute(Repeats *self, Known *known, PyObject *given, int64_t sequence)
 int
 begin_record(Repeats *self, const Known *known)
 {
-    if (self->ring == NULL)
+    self->agreed_ns = 0;
+    if (self->ring == NULL) {
+        self->entered_ns = known->meters[BLOCKING] == NULL ? 0 : now_ns();
         return 1;
+    }
     self->record = ring_enter(self->ring, known->fingerprint, *repeats_number(self, NEXT));
     if (self->record == NULL)
         return 0;
     self->record->plan = known->plan;
+    self->entered_ns = self->record->entered_ns;
     return 1;
+}
+
+int64_t
+note_agreed(Record *record, const Meter *meter)
+{
+    if (record == NULL && meter == NULL)
+        return 0;
+    int64_t agreed_ns = now_ns();
+    if (record != NULL)
+        record->agreed_ns = agreed_ns, record->state = MOVING;
+    return agreed_ns;
+}
+
+void
+end_call(Record *record, Known *known, int form, int64_t entered_ns, int64_t agreed_ns)
+{
+    Meter *meter = known->meters[form];
+    known->calls += 1, known->use += 1;
+    if (record == NULL && meter == NULL)
+        return;
+    int64_t ended_ns = record != NULL ? record_end(record) : now_ns();
+    if (meter == NULL)
+        return;
+    Counted call = known->counted;
+    call.ns = ended_ns - entered_ns;
+    call.agreeing_ns = agreed_ns == 0 ? 0 : agreed_ns - entered_ns;
+    meter_count(meter, &call);
 }
 
 /* As agree_between_nodes, on one node. */
@@ -271,8 +302,7 @@ Repeats_again(Repeats *self, PyObject *const *args, Py_ssize_t nargs)
     }
     *repeats_number(self, AGREED) = sequence + 1;
     if (known->program != NULL) {
-        if (self->record != NULL)
-            self->record->agreed_ns = now_ns(), self->record->state = MOVING;
+        self->agreed_ns = note_agreed(self->record, known->meters[BLOCKING]);
         return execute(self, known, args[1], sequence);
     }
     if (known->writes >= 0)
@@ -432,11 +462,18 @@ static PyMethodDef repeats_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef repeats_members[] = {
+    {"entered_ns", T_LONGLONG, offsetof(Repeats, entered_ns), READONLY, NULL},
+    {"agreed_ns", T_LONGLONG, offsetof(Repeats, agreed_ns), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot repeats_slots[] = {
     {Py_tp_doc, "Calls on host arrays that are made again; hpccoll.runtime.repeats says what each method does."},
     {Py_tp_new, Repeats_new},
     {Py_tp_dealloc, Repeats_dealloc},
     {Py_tp_methods, repeats_methods},
+    {Py_tp_members, repeats_members},
     {0, NULL},
 };
 

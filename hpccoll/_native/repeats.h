@@ -11,6 +11,7 @@
 #define HPCCOLL_REPEATS_H
 
 #include "engine.h"
+#include "meter.h"
 #include "recorder.h"
 #include "spread.h"
 
@@ -59,6 +60,9 @@ typedef struct {
     int64_t counts[ARGUMENTS];
 } Key;
 
+/* How a call is made: the caller waits, or starts it. */
+enum { BLOCKING, STARTED, FORMS };
+
 typedef struct {
     Key key;
     PyObject *label; /* by which calls are counted */
@@ -79,6 +83,8 @@ typedef struct {
     int64_t first, last;
     Program *program; /* else; NULL where the payload travels along */
     Wire wire;
+    Meter *meters[FORMS]; /* NULL: calls are not measured */
+    Counted counted; /* of a call, but for its times */
 } Known;
 
 typedef struct Repeats Repeats;
@@ -99,7 +105,9 @@ typedef struct {
     Execution *execution; /* of its program, once all have agreed; else NULL */
     PyObject *scratch[2];
     double began_s;
+    long long agreed_ns; /* when all had agreed; 0: they have not, or nobody asks */
     Record *record;
+    Meter *meter; /* of its kind; NULL: it is not measured */
     PyObject *action;  /* what is to be called at the end, or NULL */
     PyObject *running; /* what Python has made of it, or NULL */
 } Started;
@@ -132,6 +140,7 @@ struct Repeats {
     PyObject *scratch[2]; /* of programs, and for elements as they travel: kept between calls */
     Ring *ring;   /* NULL: calls are not recorded */
     Record *record; /* of the call that is made; one at a time, under the lock */
+    long long entered_ns, agreed_ns; /* of that call, where it is recorded or measured; agreed 0: it has not */
     int channel, channels, calls_in_flight;
     Known known[KNOWN];
     PyObject *past; /* label -> calls of those that are not kept any more */
@@ -187,8 +196,12 @@ void drop_known(Known *known);
 /* Takes the lock of the communicator's calls: 1, 0 where another thread has it, -1 when it raised. */
 int hold(const Repeats *self);
 int let_go(const Repeats *self);
-/* The record of the call that comes next; 0 with an error. */
+/* The record of the call that comes next, and when it began; 0 with an error. */
 int begin_record(Repeats *self, const Known *known);
+/* All have agreed, and elements move: when, 0 where nobody asks. */
+int64_t note_agreed(Record *record, const Meter *meter);
+/* A call is over, which took from `entered_ns` on. */
+void end_call(Record *record, Known *known, int form, int64_t entered_ns, int64_t agreed_ns);
 /* Says what this rank calls; returns the half of the slots that is used. */
 int64_t arrive(Repeats *self, const Known *known, int64_t sequence, const char *payload);
 /* The results of a call whose payload has travelled along.  Its kernel is a loop of C: it cannot fail. */

@@ -90,9 +90,7 @@ finish_first(Repeats *self)
 {
     Started *call = first_of(self);
     Known *known = call->known;
-    known->calls += 1, known->use += 1;
-    if (call->record != NULL)
-        record_end(call->record);
+    end_call(call->record, known, STARTED, (int64_t)(1e9 * call->began_s), call->agreed_ns);
     if (call->execution != NULL)
         keep_scratch(self, call->scratch);
     take_first(self);
@@ -187,8 +185,7 @@ advance(Repeats *self, Started *call)
                 PyErr_Clear(); /* Python will come to the same */
                 return 0;
             }
-            if (call->record != NULL)
-                call->record->agreed_ns = now_ns(), call->record->state = MOVING;
+            call->agreed_ns = note_agreed(call->record, call->meter);
         }
         call->agreed = 1;
         Py_CLEAR(call->spread);
@@ -268,6 +265,7 @@ new_started(Repeats *self, Known *known, PyObject *given, PyObject *prepare, con
         .payload = known->reads < 0 ? NULL : sights[known->reads].data,
         .target = known->writes < 0 ? NULL : sights[known->writes].data,
         .began_s = now_s(),
+        .meter = (Meter *)Py_XNewRef(known->meters[STARTED]),
     };
     return call;
 }
@@ -442,14 +440,18 @@ Started_wait(Started *self, PyObject *unused)
 {
     (void)unused;
     Repeats *repeats = self->repeats;
+    int64_t began_ns = self->done || self->meter == NULL ? 0 : now_ns();
     if (!self->done && self->known != NULL && move_started(repeats) < 0)
         return NULL;
     touch(repeats);
-    if (self->done)
-        Py_RETURN_TRUE;
-    atomic_fetch_add_explicit(&repeats->waiting, 1, memory_order_relaxed);
-    int failed = wait_for_turns(self);
-    atomic_fetch_sub_explicit(&repeats->waiting, 1, memory_order_relaxed);
+    int failed = 0;
+    if (!self->done) {
+        atomic_fetch_add_explicit(&repeats->waiting, 1, memory_order_relaxed);
+        failed = wait_for_turns(self);
+        atomic_fetch_sub_explicit(&repeats->waiting, 1, memory_order_relaxed);
+    }
+    if (began_ns != 0)
+        self->meter->sums.waited_ns += now_ns() - began_ns;
     return failed ? NULL : PyBool_FromLong(self->done);
 }
 
@@ -515,6 +517,7 @@ Started_dealloc(Started *self)
     Py_XDECREF(self->prepare);
     Py_XDECREF(self->action);
     Py_XDECREF(self->running);
+    Py_XDECREF(self->meter);
     PyObject_Free(self);
     Py_DECREF(type);
 }
@@ -532,6 +535,8 @@ static PyMemberDef started_members[] = {
     {"sequence", T_LONGLONG, offsetof(Started, sequence), READONLY, NULL},
     {"arrived", T_INT, offsetof(Started, arrived), READONLY, NULL},
     {"done", T_INT, offsetof(Started, done), READONLY, NULL},
+    {"began_s", T_DOUBLE, offsetof(Started, began_s), READONLY, NULL},
+    {"agreed_ns", T_LONGLONG, offsetof(Started, agreed_ns), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -40,7 +40,8 @@ class Call:
     `complete`.
 
     `reads`: the buffers that `give` was read from.  `staged`: the caller's elements are on a device.
-    `asked`: the plan that `forced` asked for where the call was made, or empty.
+    `asked`: the plan that `forced` asked for where the call was made, or empty.  `total`: elements of all
+    blocks together, where the ranks know no more and have told one another.
     """
 
     collective: str
@@ -56,6 +57,7 @@ class Call:
     reads: tuple[Buffer, ...] = ()
     staged: bool = False
     asked: str = ""
+    total: int | None = None
 
     @property
     def on_device(self) -> bool:

@@ -21,6 +21,7 @@ from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import HpccollError, UsageError, UsageTypeError
 from hpccoll.memory.device import fill
+from hpccoll.observe.snapshot import Snapshot
 from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
@@ -226,6 +227,25 @@ class Base(_Intracomm):
         if self._context is None:
             raise UsageError("no call has been made on this communicator: there is nothing to copy")
         return self._context.recorder.dump(directory)
+
+    def metrics(self, *, reset: bool = False) -> Snapshot:
+        """What this rank's calls have moved, and how long they took.  Local, and does not wait.
+
+        By collective, plan, size class, and how a call is made: calls, bytes, times, algbw and busbw, what
+        moved on each level and how near that is to the level's rate.  docs/metrics.md says what each number
+        is.  `reset`: the next snapshot is of what comes after this one.
+
+        Raises: UsageError where the setting `metrics` is off, and before the first use.
+        """
+        found = None if self._context is None else self._context.metrics
+        if found is None:
+            why = (
+                "calls are counted from the first use on"
+                if self.config.metrics
+                else ('no call is counted: set metrics to "count", or HPCCOLL_METRICS=count')
+            )
+            raise UsageError(why)
+        return found.snapshot(reset)
 
     # --- life -----------------------------------------------------------------------------------
 

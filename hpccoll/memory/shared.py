@@ -98,3 +98,20 @@ def gathered(private: MPI.Intracomm, own: Array) -> Generator[None, None, Array]
     while not request.Test():
         yield None
     return table
+
+
+def collected(private: MPI.Intracomm, own: bytes) -> Generator[None, None, list[bytes]]:
+    """What every rank says, of any length, on rank 0; nothing on the others.  Collective; yields."""
+    length, lengths = np.array([len(own)], np.int64), np.zeros(private.size, np.int64)
+    request = private.Igather(length, lengths, root=0)
+    while not request.Test():
+        yield None
+    first = private.rank == 0
+    room = np.zeros(int(lengths.sum()), np.uint8)
+    take = [room, lengths.tolist()] if first else None
+    request = private.Igatherv(np.frombuffer(own, np.uint8), take, root=0)
+    while not request.Test():
+        yield None
+    ends = np.cumsum(lengths)
+    pairs = zip(ends.tolist(), lengths.tolist(), strict=True)
+    return [room[end - size : end].tobytes() for end, size in pairs] if first else []

@@ -9,6 +9,7 @@ the other, in the order in which they were made; their elements then move at the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -33,8 +34,10 @@ from hpccoll.errors import (
     UsageError,
 )
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
-from hpccoll.memory.shared import open_shared
+from hpccoll.memory.shared import collected, open_shared
 from hpccoll.observe.caller import calling_line
+from hpccoll.observe.metrics import Timing, measure
+from hpccoll.observe.snapshot import BLOCKING, STARTED
 from hpccoll.observe.start import open_recorder
 from hpccoll.plans.select import ONE_SHOT_TOTAL
 from hpccoll.runtime.agreement import Agreement
@@ -44,6 +47,7 @@ from hpccoll.runtime.device_calls import DeviceCalls
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.fingerprint import (
     ALLOCATING,
+    CLOSING,
     DEVICE,
     HOST,
     Fingerprint,
@@ -64,6 +68,7 @@ from hpccoll.transports.mpi import MpiNetwork
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
+    from hpccoll.observe.metrics import Metrics
     from hpccoll.runtime.device_side import ByNccl
 
 T = TypeVar("T")
@@ -101,6 +106,7 @@ class Context:
             self.recorder = open_recorder(
                 self.private, config, self.layout.node(self.rank), comm.Get_name(), deadline
             )
+            self.metrics = measure(self.machine, config, comm.Get_name())
             ranks, cores = self._ranks_and_cores()
             self._spin_us = spin_time_us(ranks, cores)
             self.planner = Planner(self.layout, self.rank, config)
@@ -157,7 +163,8 @@ class Context:
         call.asked = self.planner.forced_name
         with self._alone(call.collective):
             sequence = self.number()
-            planned = self.wait(self.steps(call, sequence), call.collective, sequence, timeout_s)
+            stages = self.steps(call, sequence, timing=self.timing(BLOCKING))
+            planned = self.wait(stages, call.collective, sequence, timeout_s)
             if given is not None:
                 self.known.note(given, call, planned)
 
@@ -175,7 +182,7 @@ class Context:
     def repeat_on_device(self, kind: ByNccl, call: Call, stream: int) -> None:
         """Enqueue a call on device arrays that was agreed on by `make`."""
         with self._alone(call.collective):
-            self.on_devices.repeat(kind, call, stream)
+            self.on_devices.repeat(kind, call, stream, STARTED)
 
     def start(self, call: Call, given: Given | None = None) -> Running:
         """Begin a call that goes on while the caller does other things; `given` as in `run`."""
@@ -184,7 +191,9 @@ class Context:
             if call.on_device:
                 return self.on_devices.start(call)
             sequence = self.number()
-            return self.begin(self._all_steps(call, sequence, given), call.collective, sequence)
+            timing = self.timing(STARTED)
+            stages = self._all_steps(call, sequence, given, timing)
+            return self.begin(stages, call.collective, sequence, timing)
 
     def make(self, call: Call, stream: int | None = None) -> Bound | None:
         """Agree on a persistent call that is to be started later; Bound where it is NCCL's.
@@ -245,7 +254,13 @@ class Context:
         return self.in_turn(sequence, self._agreement.check(sequence, call.pack(), str(error), None))
 
     def steps(
-        self, call: Call, sequence: int, *, arrived: bool = False, spread: _core.Spread | None = None
+        self,
+        call: Call,
+        sequence: int,
+        *,
+        arrived: bool = False,
+        spread: _core.Spread | None = None,
+        timing: Timing | None = None,
     ) -> Generator[Hint | None, None, Planned]:
         """All of a call, as a generator that yields where it would wait.
 
@@ -260,17 +275,29 @@ class Context:
         if self.config.checks == "off":  # nobody has asked what this rank calls
             self.recorder.called(sequence, fingerprint_of(call, sequence, planned.code))
         self.recorder.moves(sequence, planned, give.itemsize)
+        if timing is not None:
+            timing.agreed()
         if payload is not None:
             finish_payload(call, plan, payload, self.rank)
         else:
             yield from self._movement.move(call, planned, give, sequence, self._control.note_step)
         if call.take is not None:
             call.take.unpack()
-        self.tally[call.collective, plan.name] += 1
+        self.count(call, planned, timing)
         return planned
 
-    def _all_steps(self, call: Call, sequence: int, given: Given | None) -> Waits:
-        planned = yield from self.steps(call, sequence)
+    def count(self, call: Call, planned: Planned, timing: Timing | None) -> None:
+        """A call has ended well."""
+        self.tally[call.collective, planned.plan.name] += 1
+        if timing is not None:
+            timing.ended(call, planned)
+
+    def timing(self, form: str) -> Timing | None:
+        """A call begins, and is measured; None where none is."""
+        return None if self.metrics is None else self.metrics.begin(form)
+
+    def _all_steps(self, call: Call, sequence: int, given: Given | None, timing: Timing | None) -> Waits:
+        planned = yield from self.steps(call, sequence, timing=timing)
         if given is not None and startable(call) and not call.asked:
             self.known.note(given, call, planned)
 
@@ -311,9 +338,10 @@ class Context:
         finally:
             self.in_use.release()
 
-    def begin(self, stages: Waits, collective: str, sequence: int) -> Running:
+    def begin(self, stages: Waits, collective: str, sequence: int, timing: Timing | None = None) -> Running:
         """Start the stages of a call."""
         running = self.running(stages, collective, sequence)
+        running.timing = timing
         PROGRESS.add(running)
         return running
 
@@ -494,6 +522,8 @@ class Context:
             self.on_devices.wait_for_mpi()
         if self.broken is None and (count := self.pending()):
             raise UsageError(f"{count} requests of this communicator are not complete: wait for them first")
+        if self.broken is None and self.metrics is not None and self.metrics.shows:
+            self._summarise(self.metrics)
         try:
             if self.broken is None:
                 self.on_devices.close()
@@ -501,6 +531,24 @@ class Context:
                 self.recorder.remove()
         finally:
             self.release()
+
+    def _summarise(self, metrics: Metrics) -> None:
+        """Rank 0 shows what all ranks have measured; nobody does where not all come to it."""
+        sequence = self.number()
+        told: list[bytes] = []
+
+        def stages() -> Waits:
+            call = Fingerprint(sequence, b"", 0, 0, "barrier", 0, form=CLOSING)
+            yield from self._agreement.check(sequence, call.pack(), "", None)
+            told.extend((yield from collected(self.private, metrics.told())))
+
+        try:
+            self.wait(self.in_turn(sequence, stages()), "close", sequence, None)
+        except HpccollError as error:
+            logging.getLogger("hpccoll").warning("no metrics are shown: %s", error)
+        else:
+            if self.rank == 0:
+                metrics.show(told)
 
     def release(self, why: str = "it has closed the communicator") -> None:
         """Let go of this rank's memory; local.  No call can be made afterwards.

@@ -23,6 +23,8 @@ from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
 from hpccoll.memory.device import array_of, check_dtype, is_captured
+from hpccoll.observe.metrics import Timing
+from hpccoll.observe.snapshot import BLOCKING, STARTED
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
@@ -90,7 +92,8 @@ class DeviceCalls:
         kind = self._agreed_kind(call)
         if kind is None:
             sequence = self._context.number()
-            self._context.wait(self._over_host(call, stream, sequence), call.collective, sequence, None)
+            stages = self._over_host(call, stream, sequence, self._context.timing(BLOCKING))
+            self._context.wait(stages, call.collective, sequence, None)
         elif self.side.elsewhere.are_needed(call, stream):
             self._check_capture(kind, call, stream)
             self._enqueue(kind, self._visiting(call, stream), self.side.own_stream)
@@ -100,12 +103,12 @@ class DeviceCalls:
             self.repeat(kind, call, _stream_of(call) if stream is None else stream)
         return kind
 
-    def repeat(self, kind: ByNccl, call: Call, stream: int) -> None:
+    def repeat(self, kind: ByNccl, call: Call, stream: int, form: str = BLOCKING) -> None:
         """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
         if self._context.broken is not None:
             self._context.number()
         self._check_capture(kind, call, stream)
-        self._enqueue(kind, call, stream)
+        self._enqueue(kind, call, stream, form)
         self._wait_without_worker(kind)
 
     def start(self, call: Call) -> Running:
@@ -114,10 +117,12 @@ class DeviceCalls:
         context, side = self._context, self.side
         if kind is None:
             sequence = context.number()
-            return context.begin(self._over_host(call, None, sequence), call.collective, sequence)
+            timing = context.timing(STARTED)
+            over_host = self._over_host(call, None, sequence, timing)
+            return context.begin(over_host, call.collective, sequence, timing)
         self.refuse_in_graph(call, None, "is a started one")
         here = self._visiting(call, None) if side.elsewhere.are_needed(call, None) else call
-        self._enqueue(kind, here, side.own_stream)
+        self._enqueue(kind, here, side.own_stream, STARTED)
         with side.device:
             done = side.device.mark(side.own_stream)
 
@@ -172,7 +177,7 @@ class DeviceCalls:
             f"a persistent call on an array of device {others[0]}: the communicator's device is {mine[0]}"
         )
 
-    def _enqueue(self, kind: ByNccl, call: Call, stream: int) -> None:
+    def _enqueue(self, kind: ByNccl, call: Call, stream: int, form: str = BLOCKING) -> None:
         passage = self._cross(call) if kind.by_mpi else None
         try:
             with self.side.device:
@@ -184,6 +189,8 @@ class DeviceCalls:
             if passage is not None:
                 passage.whole = True
         self._context.tally[call.collective, kind.program.name] += 1
+        if self._context.metrics is not None:
+            self._context.metrics.on_device(call, kind.program.name, form)()
         # Copies made for it go in the order of their own stream; what a graph uses is the caller's to keep.
         if any(home_of(array).stream != stream for array in call.arrays) and not self._captured(stream):
             self.side.kept.until_now(stream, call)
@@ -325,17 +332,18 @@ class DeviceCalls:
 
     # --- over the host --------------------------------------------------------------------------
 
-    def _over_host(self, call: Call, stream: int | None, sequence: int) -> Waits:
+    def _over_host(self, call: Call, stream: int | None, sequence: int, timing: Timing | None) -> Waits:
         current = _stream_of(call) if stream is None else stream
         if self._captured(current):
             yield from self._refused_in_graph(call, sequence, "goes over the host")
         if self.side.elsewhere.are_needed(call, stream):
-            yield from self._over_host_here(self._visiting(call, stream), self.side.own_stream, sequence)
+            here = self._visiting(call, stream)
+            yield from self._over_host_here(here, self.side.own_stream, sequence, timing)
             self.side.elsewhere.leave(call, stream)
         else:
-            yield from self._over_host_here(call, current, sequence)
+            yield from self._over_host_here(call, current, sequence, timing)
 
-    def _over_host_here(self, call: Call, stream: int, sequence: int) -> Waits:
+    def _over_host_here(self, call: Call, stream: int, sequence: int, timing: Timing | None) -> Waits:
         side, give = self.side, call.give
         with side.device:
             room = side.pinned.take(give.nbytes)
@@ -346,7 +354,7 @@ class DeviceCalls:
             with side.device:
                 landing = side.pinned.take(call.take.flat.nbytes)
             twin.take = Buffer(_host(landing, call.take.count, call.take.dtype), None)
-        yield from self._context.steps(twin, sequence)
+        yield from self._context.steps(twin, sequence, timing=timing)
         side.pinned.give_back(room)
         if call.take is not None and landing is not None:
             with side.device:

@@ -17,6 +17,7 @@ from hpccoll.arrays.device import current_stream, home_of, stream_finder, stream
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
 from hpccoll.memory.device import is_captured
+from hpccoll.observe.snapshot import STARTED
 from hpccoll.runtime.replay import give_up
 from hpccoll.runtime.request import PersistentRequest
 from hpccoll.runtime.wait import Waits
@@ -130,8 +131,9 @@ class Bound:
         self._derived = any(isinstance(buffer, DerivedBuffer) for buffer in (*call.reads, call.take))
         replays = context.on_devices.replays
         assert replays is not None
-        self._known = replays.known(call, kind)
+        self._known = replays.known(call, kind, STARTED)
         self._play = None if self._known is None else self._known.tape.play
+        self._measure = None if self._known is None else self._known.measure
         self._counted = (call.collective, kind.program.name)
         self._lock, self._tally, self._process = context.in_use, context.tally, _PROCESS.id
         self._on = 0
@@ -153,6 +155,8 @@ class Bound:
         try:
             self._play(stream)
             self._tally[self._counted] += 1
+            if self._measure is not None:
+                self._measure()
         except BaseException as error:
             give_up(self._context, error, self._call.collective)
             raise

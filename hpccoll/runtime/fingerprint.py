@@ -27,12 +27,13 @@ MEMORIES = {HOST: "host", DEVICE: "device"}
 _WIRES = ("", *WIRES)
 ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
 # Ragged calls are other calls than those with equal blocks; so is making a persistent one.
-REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING = 0, 1, 2, 4, 8
+REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING, CLOSING = 0, 1, 2, 4, 8, 16
 FORMS = {
     RAGGED: " with counts",
     MAKING: ", persistent, being made",
     EXCHANGING: ", counts to be exchanged",
     ALLOCATING: " of comm.empty",
+    CLOSING: " of close",
 }
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpccoll.calls import Call
 from hpccoll.errors import UsageError
+from hpccoll.observe.metrics import Timing
+from hpccoll.observe.snapshot import BLOCKING, STARTED
 from hpccoll.runtime.agreement import arrival_number
 from hpccoll.runtime.control import Control
 from hpccoll.runtime.engine import halves
@@ -68,7 +70,9 @@ class KnownCalls:
         """A call has been made, and may be made again."""
         if self._repeats is not None:
             fingerprint, group = fingerprint_of(call, 0, planned.code), self._movement.native[1]
-            self._repeats.note(given, call, planned, fingerprint, group)
+            metrics = self._context.metrics
+            metered = None if metrics is None else metrics.metered(call, planned)
+            self._repeats.note(given, call, planned, fingerprint, group, metered)
 
     @contextmanager
     def forced(self, algorithm: str) -> Generator[None, None, None]:
@@ -103,7 +107,10 @@ class KnownCalls:
         context = self._context
         sequence = context.counts.last
         try:
-            stages = self._rest(prepare, begun, sequence, context.planner.forced_name)
+            timing = None
+            if context.metrics is not None and self._repeats is not None:
+                timing = context.metrics.begin(BLOCKING, *self._repeats.began)
+            stages = self._rest(prepare, begun, sequence, context.planner.forced_name, timing)
             context.wait(stages, collective, sequence, None)
         finally:
             context.in_use.release()
@@ -120,6 +127,7 @@ class KnownCalls:
         begun: _core.Execution | _core.Spread | None,
         sequence: int,
         asked: str,
+        timing: Timing | None,
         arrived: bool = True,
     ) -> Waits:
         context = self._context
@@ -130,14 +138,14 @@ class KnownCalls:
             raise RuntimeError(f"the arguments have changed while the call was made: {error}") from error
         execution, spread = halves(begun)
         if execution is None:
-            yield from context.steps(call, sequence, arrived=arrived, spread=spread)
+            yield from context.steps(call, sequence, arrived=arrived, spread=spread, timing=timing)
             return
         planned = context.planner.plan(call)
         context.recorder.moves(sequence, planned, travelling(call).itemsize)
         if planned.schedule is not None:
             note = self._control.note_step
             yield from self._movement.go_on(call, planned.schedule, execution, sequence, note)
-        context.tally[call.collective, planned.plan.name] += 1
+        context.count(call, planned, timing)
 
     # --- what `start` has begun -----------------------------------------------------------------
 
@@ -159,12 +167,17 @@ class KnownCalls:
         """Go on here with what was started and is not complete."""
         if self._repeats is None:
             return
+        metrics = self._context.metrics
         with PROGRESS.lock:
             for one in self._repeats.take_over():
                 if one.arrived:
                     self._control.has_arrived(arrival_number(one.sequence))
-                stages = self._rest(one.prepare, one.begun, one.sequence, "", bool(one.arrived))
+                timing = None
+                if metrics is not None:
+                    timing = metrics.begin(STARTED, round(1e9 * one.began_s), one.agreed_ns)
+                stages = self._rest(one.prepare, one.begun, one.sequence, "", timing, bool(one.arrived))
                 running = self._context.running(stages, one.collective, one.sequence)
+                running.timing = timing
                 one.go_on_as(running)
                 PROGRESS.add(running)
 

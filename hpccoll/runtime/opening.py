@@ -155,7 +155,8 @@ class Opening:
         yield from self._agreement.check(sequence, fingerprint, "", payload)
         if out[0] != 0:
             yield from self._name_disagreement(call, sequence, both)
-        return int(out[1])
+        call.total = int(out[1])
+        return call.total
 
     def _name_disagreement(self, call: Call, sequence: int, both: Array) -> Waits:
         """Raises MismatchError on all ranks, with the pairs that do not fit."""

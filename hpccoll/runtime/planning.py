@@ -17,6 +17,7 @@ from hpccoll.ops.table import Arithmetic
 from hpccoll.ops.wire import CARRIED
 from hpccoll.plans.catalogue import RECIPES, make_plan, names, recipe_of
 from hpccoll.plans.collective import BLOCKED, SCANS, Collective
+from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
 from hpccoll.plans.select import Candidate, Tuning, candidates, possible, select
@@ -35,16 +36,25 @@ BY_SELECTION = 255  # in place of a plan's number, where the plan is chosen once
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with this rank's program; None where the payload travels with the agreement, or is empty."""
+    """A plan with this rank's program; None where the payload travels with the agreement, or is empty.
+
+    `itemsize`: bytes of an element as it travels.
+    """
 
     plan: Plan
     schedule: Schedule | None
     needs_staging: bool
+    itemsize: int
 
     @cached_property
     def code(self) -> int:
         """The index of the plan among those of its collective, for the agreement check."""
         return plan_code(self.plan.collective.name, self.plan.name)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What it moves on each level."""
+        return price(self.plan, self.itemsize)
 
 
 def plan_code(collective: str, name: str) -> int:
@@ -149,7 +159,7 @@ class Planner:
             collective = self.ragged(call, gives, takes)
             tuning = self._tuning(native=True, order=Order.ANY)
             plan = make_plan(name, collective, self._layout, segment=tuning.segment_bytes)
-            planned = Planned(plan, Schedule(lower(plan, self._rank)), _uses_node(plan))
+            planned = Planned(plan, Schedule(lower(plan, self._rank)), _uses_node(plan), 1)
             self._keep(key, planned)
         return planned
 
@@ -227,7 +237,7 @@ class Planner:
         plan = select(collective, self._layout, itemsize, tuning, only or None)
         moves = plan.name != ONE_SHOT and collective.elements > 0
         schedule = Schedule(lower(plan, self._rank)) if moves else None
-        return Planned(plan, schedule, moves and _uses_node(plan))
+        return Planned(plan, schedule, moves and _uses_node(plan), itemsize)
 
     def _keep(self, key: Key, planned: Planned) -> None:
         if len(self._cache) >= MOST_PLANS:

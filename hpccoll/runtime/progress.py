@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 from mpi4py import MPI
 
 from hpccoll.errors import UsageError
+from hpccoll.observe.metrics import Timing
 from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Running:
         self.event: Any = None  # of a call that a device does: complete when it is
         self.block: Callable[[int | None], None] | None = None
         self.status: MPI.Status | None = None  # of a message
+        self.timing: Timing | None = None  # where calls are measured
         self._when_done: list[Callable[[], None]] = []
 
     def check_process(self) -> None:
@@ -272,8 +274,11 @@ class Progress:
         if running.done:
             return
         running.extend()
+        began_ns = 0 if running.timing is None else time.monotonic_ns()
         with closing(self._until(running)) as stages:
             drive(stages, math.inf, _nothing, _nothing, _never, spin_s=spin_s)
+        if running.timing is not None:
+            running.timing.waited(time.monotonic_ns() - began_ns)
 
     def _until(self, running: Running) -> Waits:
         me = object()

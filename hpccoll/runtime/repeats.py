@@ -19,6 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.calls import Call
+from hpccoll.observe.metrics import Metered
 from hpccoll.observe.recorder import Silent
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.flat import payload_elements
@@ -104,6 +105,7 @@ class Repeats:
         planned: Planned,
         fingerprint: bytes,
         group: _core.Group | None,
+        metered: Metered | None,
     ) -> None:
         """Keep what is to be known of a call that has been made, if it is plain."""
         arithmetic, plan = call.arithmetic, planned.plan
@@ -152,6 +154,9 @@ class Repeats:
             each=payload_elements(plan.collective) * give.itemsize if part is not None else 0,
             wire=plan.wire,
             **_in_bytes(part, give.itemsize),
+            blocking=None if metered is None else _in_c(metered.blocking),
+            started=None if metered is None else _in_c(metered.started),
+            counted=(0, 0, 0) if metered is None else metered[2:],
         )
 
     def _takes_in_place(self, call: Call, plan: Plan) -> bool:
@@ -174,6 +179,11 @@ class Repeats:
             arithmetic.finish(flat, ranks, flat)
 
         return finish
+
+    @property
+    def began(self) -> tuple[int, int]:
+        """When the call that `again` made last began, and when all had agreed, 0 before that."""
+        return self._native.entered_ns, self._native.agreed_ns
 
     def calls(self) -> list[tuple[tuple[str, str], int]]:
         """How many calls ended well here, by collective and plan; a pair may come several times."""
@@ -238,6 +248,11 @@ def _in_bytes(part: Part | None, itemsize: int) -> dict[str, int]:
         "first": part.first,
         "last": part.last,
     }
+
+
+def _in_c(meter: object) -> _core.Meter | None:
+    """A meter of the extension."""
+    return meter if isinstance(meter, engine.core().Meter) else None
 
 
 def startable(call: Call) -> bool:

@@ -6,12 +6,14 @@ same shapes and types: those, with operator, root and plan, are the key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from hpccoll.arrays.device import glance, stream_handle
 from hpccoll.calls import Call
+from hpccoll.observe.snapshot import BLOCKING
 
 if TYPE_CHECKING:
     from hpccoll.runtime.context import Context
@@ -34,10 +36,11 @@ def give_up(context: Context, error: BaseException, collective: str) -> None:
 
 
 class Known(NamedTuple):
-    """A call as it is played: what it counts as (collective, plan), and its tape."""
+    """A call as it is played: what it counts as (collective, plan), its tape, and what measures it."""
 
     counted: tuple[str, str]
     tape: Tape
+    measure: Callable[[], None] | None
 
 
 class Replays:
@@ -77,6 +80,8 @@ class Replays:
             give_up(self._context, error, known.counted[0])
             raise
         self._tally[known.counted] += 1
+        if known.measure is not None:
+            known.measure()
 
     def note(self, collective: str, given: tuple[Any, ...], call: Call, kind: ByNccl) -> None:
         """A call that was just enqueued: keep it, if its tape is all there is to it."""
@@ -86,13 +91,14 @@ class Replays:
                 self.forget()
             self._known[key] = known
 
-    def known(self, call: Call, kind: ByNccl) -> Known | None:
-        """A call as its tape, if that is all there is to it."""
+    def known(self, call: Call, kind: ByNccl, form: str = BLOCKING) -> Known | None:
+        """A call as its tape, if that is all there is to it; `form`: how it is made again."""
         side = self._context.on_devices.side
         if side.elsewhere.are_needed(call) or not kind.repeats(call):
             return None
-        tape = side.written(kind, call)
-        return Known((call.collective, kind.program.name), tape)
+        tape, metrics, name = side.written(kind, call), self._context.metrics, kind.program.name
+        measure = None if metrics is None else metrics.on_device(call, name, form)
+        return Known((call.collective, name), tape, measure)
 
     def forget(self) -> None:
         """Let go of all of them."""
