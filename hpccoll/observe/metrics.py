@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     Meter = PythonMeter | _core.Meter
 
 
+MOST_FOUND = 512  # calls that are known by their plan
+
+
 class Metered(NamedTuple):
     """Where calls that are alike are counted, and what each of them adds."""
 
@@ -53,9 +56,11 @@ class Metrics:
         self._name = name
         self._native = config.native
         self._output = Output(config.metrics, machine.rank)
-        self._told_already = False
+        self._over = False
         self._process = os.getpid()
         self._meters: dict[Kind, Meter] = {}
+        # With the plan, whose id is not given to another as long as it is here.
+        self._found: dict[tuple[int, object, bool], tuple[Planned, Metered]] = {}
         self._began_ns = time.monotonic_ns()
         given = parse_rates(config.metrics_rates)
         self.rates = Rates(measured={level: Rate(gbs, "metrics_rates") for level, gbs in given.items()})
@@ -68,6 +73,17 @@ class Metrics:
 
     def metered(self, call: Call, planned: Planned) -> Metered:
         """The meters of a call on host memory, blocking and started."""
+        if call.ragged:  # the lengths may be others in every call
+            return self._new_metered(call, planned)
+        key = (id(planned), call.dtype, call.staged)
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= MOST_FOUND:
+                self._found.clear()
+            found = self._found[key] = (planned, self._new_metered(call, planned))
+        return found[1]
+
+    def _new_metered(self, call: Call, planned: Planned) -> Metered:
         levels = not partly_known(call)  # else this rank knows what its own node sends, or not even that
         memory = STAGED if call.staged else HOST
         cost = planned.cost if levels else None
@@ -125,17 +141,20 @@ class Metrics:
 
     def told(self) -> bytes:
         """What this rank has to tell rank 0, which makes the summary."""
-        self._told_already = True
         return self._told().to_bytes()
 
     def show(self, told: Sequence[bytes]) -> None:
         """Print or write the summary of what these ranks have told."""
         self._output.write(self._summary([Told.from_bytes(one) for one in told]))
 
+    def end(self) -> None:
+        """The communicator is closed, or given up: nothing is shown any more."""
+        self._over = True
+
     def leave(self) -> None:
         """The program is at its end, and the communicator was not closed: what this rank saw alone."""
         own = self._told()
-        mine = self._process == os.getpid() and not self._told_already
+        mine = self._process == os.getpid() and not self._over
         writes = self.shows and (self._machine.rank == 0 or self._output.path)
         if mine and writes and own.counted:
             self._output.write(self._summary([own]))

@@ -563,5 +563,7 @@ class Context:
         self.known.forget()
         self._movement.release()
         self.recorder.close()
+        if self.metrics is not None:
+            self.metrics.end()
         if self._control_segment is not None:
             self._control_segment.close()

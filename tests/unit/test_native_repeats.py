@@ -21,7 +21,7 @@ from tests.support.staging import together
 if not _native.available():
     pytest.skip(_native.reason(), allow_module_level=True)
 
-from hpccoll._native._core import Repeats
+from hpccoll._native._core import Meter, Repeats
 
 INT64 = np.dtype(np.int64)
 HEAD, ROOM = 512, 64
@@ -101,6 +101,34 @@ def test_two_members() -> None:
         assert list(member.numbers) == [50, 50, 50]
         assert member.repeats.calls() == [(LABEL, 50)]
         assert not member.lock.locked()
+
+
+def test_known_calls_are_measured() -> None:
+    member = Member(segment(1), 0, 1)
+    blocking, started = Meter(), Meter()
+    given = (np.arange(4), np.zeros(4, np.int64), MPI.SUM, 0)
+    assert member.keep(blocking=blocking, started=started, counted=(32, 5, 3))
+    for _ in range(3):
+        assert member.repeats.again("allreduce", given) is True
+    for _ in range(2):
+        assert member.repeats.start("allreduce", given, lambda: None).wait()  # type: ignore[union-attr]
+    for meter, calls in ((blocking, 3), (started, 2)):
+        sums, bins = meter.read(False)
+        assert sums[:4] == (calls, 32 * calls, 5 * calls, 3 * calls)
+        assert sum(bins) == calls
+        assert sums[4] >= calls * sums[7] >= 0  # of all, and the shortest
+    member.repeats.forget()
+    del member
+    assert blocking.read(True)[0][0] == 3  # it outlives what is known
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"blocking": 3}, {"started": "meter"}, {"counted": (1, 2)}, {"counted": ("a", 2, 3)}, {"counted": None}],
+)
+def test_what_measures_no_call(bad: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Member(segment(1), 0, 1).keep(**bad)
 
 
 def test_members_that_call_different_things() -> None:

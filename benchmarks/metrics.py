@@ -1,0 +1,105 @@
+"""What it costs that calls are counted and timed: the same calls with and without, in turn in one run.
+
+    mpiexec -n 2 python -m benchmarks.metrics [--rounds 100] [--without-recorder] [--without-extension]
+
+Three communicators take turns: without metrics, with them, and a second one without, whose difference from
+the first is what cannot be told from noise. A round times a number of all-reduces in a row on each. Shown are
+the median of the first's times a call and the medians of the differences within rounds, with the interval
+that holds them with 95 % (bootstrap over rounds).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import hpccoll
+
+CALLS = {8: 400, 4096: 200, 1 << 20: 20}  # in a row, by bytes
+SAMPLES = 2000
+SEED = 20240229
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.metrics", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--without-recorder", action="store_true", help="recorder off")
+    parser.add_argument("--without-extension", action="store_true", help="native off")
+    parser.add_argument("--json", metavar="FILE", help="the same as JSON, from rank 0")
+    options = parser.parse_args()
+    settings = {
+        "native": not options.without_extension,
+        "recorder": "off" if options.without_recorder else "on",
+    }
+    world = MPI.COMM_WORLD
+    without, counted, control = (
+        hpccoll.Communicator(world, metrics=metrics, **settings) for metrics in ("0", "count", "0")
+    )
+    rows = []
+    for nbytes, calls in CALLS.items():
+        times = measure((without, counted, control), nbytes, calls, options.rounds)
+        rows.append({"nbytes": nbytes, "us": 1e6 * float(np.median(times[0]))})
+        for name, column in (("metrics", times[1]), ("control", times[2])):
+            rows[-1][name] = 1e9 * difference(column - times[0])
+    for comm in (without, counted, control):
+        comm.close()
+    if world.rank == 0:
+        show(rows)
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump(
+                    [{key: np.asarray(value).tolist() for key, value in row.items()} for row in rows], file
+                )
+    return 0
+
+
+def measure(
+    comms: tuple[hpccoll.Communicator, ...], nbytes: int, calls: int, rounds: int
+) -> NDArray[np.float64]:
+    """Seconds of a call: a row for each communicator, a column for each round; the slowest rank's."""
+    give, take = np.ones(nbytes // 8), np.empty(nbytes // 8)
+    times = np.zeros((len(comms), rounds))
+    for comm in comms:
+        for _ in range(20):
+            comm.Allreduce(give, take)
+    for turn in range(rounds):
+        for k in range(len(comms)):
+            place = (turn + k) % len(comms)
+            comm = comms[place]
+            MPI.COMM_WORLD.Barrier()
+            comm.Allreduce(give, take)
+            began = time.perf_counter()
+            for _ in range(calls):
+                comm.Allreduce(give, take)
+            times[place, turn] = (time.perf_counter() - began) / calls
+    slowest = np.empty_like(times)
+    MPI.COMM_WORLD.Allreduce(times, slowest, MPI.MAX)
+    return slowest
+
+
+def difference(of_rounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median, and the interval that holds it with 95 %."""
+    draws = np.random.default_rng(SEED).choice(of_rounds, (SAMPLES, len(of_rounds)))
+    low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
+    return np.array([np.median(of_rounds), low, high])
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    print(f"{'bytes':>9}  {'a call':>10}  {'with metrics':>30}  {'control':>30}")
+    for row in rows:
+        us = row["us"]
+        cells = []
+        for name in ("metrics", "control"):
+            middle, low, high = row[name]
+            cells.append(f"{middle:+7.0f} ns ({low:+.0f} to {high:+.0f}) {middle / us / 10:+6.2f} %")
+        print(f"{row['nbytes']:>9}  {us:>7.2f} us  {cells[0]:>30}  {cells[1]:>30}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
