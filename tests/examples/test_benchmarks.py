@@ -17,6 +17,7 @@ from benchmarks.cluster import overlap, report
 from benchmarks.node import gloo
 from benchmarks.node.measure import COLLECTIVES
 from benchmarks.node.report import figures, tables
+from hpccoll import _native
 from tests.support.launch import REPOSITORY, Result, run_program, run_ranks
 from tests.support.virtual_hosts import available
 
@@ -253,3 +254,18 @@ def test_no_such_commit() -> None:
     result = run_program(command, timeout_s=LIMIT_S)
     assert result.returncode == 2
     assert "benchmarks.regression: git rev-parse" in result.stderr
+
+
+def test_what_counting_calls_costs(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    words = ("-m", "benchmarks.metrics", "--rounds", "30", "--json", str(path))
+    result = run_ranks(1, words, timeout_s=LIMIT_S)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(path.read_text())
+    assert [row["nbytes"] for row in rows] == [8, 4096, 1 << 20]
+    assert result.stdout.count(" us ") == len(rows)
+    for row in rows[:2]:  # a copy of 1 MiB takes now longer, now less long
+        middle, low, high, fastest = row["metrics"]
+        assert low <= middle <= high
+        # Half of a microsecond is promised, and some 50 ns are measured; without the extension it is more.
+        assert fastest < (1000 if not _native.reason() else 50_000)
