@@ -13,6 +13,7 @@ from hpccoll.errors import (
     CollectiveTimeoutError,
     HpccollError,
     MismatchError,
+    NotFiniteError,
     PeerLostError,
     ResourceError,
     TopologyError,
@@ -20,6 +21,7 @@ from hpccoll.errors import (
     UsageTypeError,
 )
 from hpccoll.ops.table import AVG, accumulate, on_wire, scaled_sum
+from hpccoll.overlap.buckets import GradientBuckets
 from hpccoll.runtime.request import PersistentRequest, Request
 
 __all__ = [
@@ -29,9 +31,11 @@ __all__ = [
     "CollectiveTimeoutError",
     "Communicator",
     "DistgraphCommunicator",
+    "GradientBuckets",
     "GraphCommunicator",
     "HpccollError",
     "MismatchError",
+    "NotFiniteError",
     "PeerLostError",
     "PersistentRequest",
     "Request",

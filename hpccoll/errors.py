@@ -9,12 +9,14 @@
     ├── PeerLostError                a rank died or left; names it
     ├── CollectiveTimeoutError(TimeoutError)   names who has not arrived and at which step
     ├── AbortedError                 another rank failed first for another reason, or because of this one
+    ├── NotFiniteError(FloatingPointError)   a NaN or an infinity where GradientBuckets were to look for them
     ├── TopologyError                the machine is not what was asked for
     └── ResourceError(OSError)       shared memory, descriptors, device memory: wanted, free, what to do
 
 What to do next: after `UsageError` and `MismatchError` no data has moved and the communicator is as
-before.  After any other error the communicator is broken: every later call on it raises
-`AbortedError` with the first error as its cause; close it and make another.
+before; after `NotFiniteError` it is too, and the arrays have what was computed.  After any other error the
+communicator is broken: every later call on it raises `AbortedError` with the first error as its cause; close
+it and make another.
 """
 
 from __future__ import annotations
@@ -74,6 +76,10 @@ class CollectiveTimeoutError(HpccollError, TimeoutError):
 
 class AbortedError(HpccollError):
     """Another rank, or an earlier call on this rank, failed first."""
+
+
+class NotFiniteError(HpccollError, FloatingPointError):
+    """Arrays that were to be reduced have a NaN or an infinity; the message names ranks and arrays."""
 
 
 class TopologyError(HpccollError):

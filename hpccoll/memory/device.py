@@ -146,6 +146,18 @@ def copy(target: Array, source: Array, stream: int | None = None) -> None:
         seen_by_cupy(target)[...] = seen_by_cupy(source)
 
 
+def clear(array: Array, stream: int) -> None:
+    """Zeros in a contiguous array, on a stream."""
+    if not array.size:
+        return
+    from cuda.bindings import driver
+
+    with current(home_of(array).device):
+        status = driver.cuMemsetD8Async(array.ctypes.data, 0, array.nbytes, stream)[0]
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ResourceError(f"CUDA: setting memory on the device failed with {status.name}")
+
+
 def divide(values: Array, divisor: int, stream: int) -> None:
     """Values /= divisor, each element with one rounding, on a stream."""
     import cupy

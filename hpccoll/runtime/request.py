@@ -232,6 +232,8 @@ class PersistentRequest(_Waiting, MPI.Prequest):
     _at: int  # where MPI looks for the handle
     _start: Callable[[], Running] | None = None
     _start_known: Callable[[], tuple[Started, KnownCalls] | None] | None = None
+    _when_over: Callable[[], None] | None = None
+    """Done each time that the call is complete, by whichever thread has moved it on."""
 
     @classmethod
     def _of(
@@ -255,10 +257,12 @@ class PersistentRequest(_Waiting, MPI.Prequest):
         known = None if self._start_known is None else self._start_known()
         if known is not None:
             self._running, (self._known, self._calls) = None, known
-            handle = _handle_for_known(*known)
+            handle = _handle_for_known(*known, self._when_over)
         else:
             self._known, self._running = None, self._start()
             handle = _handle_for(self._running)
+            if self._when_over is not None:
+                self._running.tell(self._when_over)
         # mpi4py sets handles of its own objects only: the generalised request's goes where MPI looks for it.
         ctypes.memmove(self._at, MPI._addressof(handle), _HANDLE_BYTES)
 
@@ -338,10 +342,18 @@ def _query(status: MPI.Status, running: Running) -> None:
         raise MPI.Exception(MPI.ERR_OTHER)
 
 
-def _handle_for_known(known: Started, calls: KnownCalls) -> MPI.Grequest:
-    """The same of a call that C has."""
+def _handle_for_known(
+    known: Started, calls: KnownCalls, when_over: Callable[[], None] | None = None
+) -> MPI.Grequest:
+    """The same of a call that C has, which keeps one action."""
     handle = MPI.Grequest.Start(_query_known, None, None, (known,))
-    known.tell(handle.Complete)
+
+    def over() -> None:
+        handle.Complete()
+        if when_over is not None:
+            when_over()
+
+    known.tell(handle.Complete if when_over is None else over)
     if not known.done:
         PROGRESS.watch(calls)
     return handle

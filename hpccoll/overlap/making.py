@@ -1,0 +1,203 @@
+"""From the arrays of all ranks to buckets: read, agreed on, dealt out, given memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.arrays.device import DeviceArray
+from hpccoll.collectives.base import Base
+from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.ops.table import AVG
+from hpccoll.overlap.agreement import Description, Key, agree, in_order, keyed, words_for
+from hpccoll.overlap.bucket import Bucket, DeviceBucket, HostBucket
+from hpccoll.overlap.grouping import Group, Member, group, smallest_efficient
+from hpccoll.overlap.memory import DeviceMemory, HostMemory, host_buffers, is_one_run, member_of, read
+from hpccoll.overlap.short import short_dtype
+from hpccoll.transports.base import Array
+
+DEVICE_BUCKET_BYTES = 25 << 20  # where no price is known: what torch's DDP takes
+
+
+@dataclass(frozen=True)
+class Options:
+    """As `GradientBuckets` takes them."""
+
+    average: bool
+    bucket_bytes: int | None
+    check_finite: bool
+    dtype_on_wire: Any
+    uneven: bool
+    unused: str
+    views: bool
+
+    @property
+    def op(self) -> Any:
+        return AVG if self.average else MPI.SUM
+
+
+@dataclass(frozen=True)
+class Made:
+    """Buckets; the keys in their agreed order, and the arrays that results come to, as the caller passed
+    them.
+    """
+
+    keys: list[Key]
+    arrays: Any
+    buckets: list[Bucket]
+    bucket_bytes: int
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The arrays in their agreed order: the caller's objects, and the same memory as arrays of NumPy's
+    kind.
+    """
+
+    keys: list[Key]
+    things: list[Any]
+    arrays: list[Array]
+
+    def of(self, one: Group) -> tuple[list[Any], list[str], list[Array]]:
+        """Objects, names and arrays of a bucket."""
+        numbers = one.members
+        names = [repr(self.keys[number]) for number in numbers]
+        return [self.things[number] for number in numbers], names, [self.arrays[number] for number in numbers]
+
+
+def make(comm: Any, arrays: Any, options: Options) -> Made:
+    """Collective.  Raises as `GradientBuckets`."""
+    if not isinstance(comm, Base):
+        raise UsageTypeError(f"comm is {comm!r}: must be an hpccoll.Communicator")
+    things, found, short, bucket_bytes = _agreed(comm, arrays, options)
+    by_key = isinstance(arrays, Mapping)
+    keys = in_order(comm, list(found), by_key)
+    given = _Given(keys, [things[key] for key in keys], [found[key] for key in keys])
+    on_device = isinstance(given.arrays[0], DeviceArray)
+    members = [member_of(array) for array in given.arrays]
+    if bucket_bytes is None:
+        bucket_bytes = DEVICE_BUCKET_BYTES if on_device else _price_size(comm, members, options.op)
+    groups = group(members, bucket_bytes)
+    buckets: list[Bucket] = []
+    if on_device:
+        for one in groups:
+            buckets.append(DeviceBucket(comm, _on_device(comm, one, given, options.views), options.op))
+    else:
+        for memory in _on_host(comm, groups, given, options.views):
+            buckets.append(HostBucket(comm, memory, options.op, short))
+    delivered = {
+        keys[number]: thing
+        for bucket in buckets
+        for number, thing in zip(bucket.memory.group.members, bucket.memory.things, strict=True)
+    }
+    ordered = {key: delivered[key] for key in keys}
+    return Made(keys, ordered if by_key else list(ordered.values()), buckets, bucket_bytes)
+
+
+def _agreed(
+    comm: Any, arrays: Any, options: Options
+) -> tuple[dict[Key, Any], dict[Key, Array], np.dtype[Any] | None, int | None]:
+    """What was passed, read and checked, once all ranks have passed the same."""
+    failure: Exception | None = None
+    things: dict[Key, Any] = {}
+    found: dict[Key, Array] = {}
+    short, bucket_bytes = None, None
+    try:
+        things = keyed(arrays)
+        found = {key: read(thing, f"array {key!r}") for key, thing in things.items()}
+        bucket_bytes = None if options.bucket_bytes is None else _at_least_one(options.bucket_bytes)
+        short = None if options.dtype_on_wire is None else short_dtype(options.dtype_on_wire)
+        _check(found, options)
+        mine = Description(
+            {
+                "average": bool(options.average),
+                "bucket_bytes": bucket_bytes,
+                "check_finite": bool(options.check_finite),
+                "dtype_on_wire": None if short is None else short.name,
+                "kind of arrays": "dict" if isinstance(arrays, Mapping) else "list",
+                "uneven": bool(options.uneven),
+                "unused": options.unused,
+                "views": bool(options.views),
+            },
+            {repr(key): words_for(array) for key, array in found.items()},
+        )
+    except Exception as error:  # whatever the caller's objects do when they are read: the others are waiting
+        failure = error
+        mine = Description(error=str(error) or type(error).__name__)
+    try:
+        agree(comm, mine)
+    except UsageError as error:
+        raise error from failure
+    return things, found, short, bucket_bytes
+
+
+def _check(found: Mapping[Key, Array], options: Options) -> None:
+    if options.unused not in ("error", "zero"):
+        raise UsageError(f'unused is {options.unused!r}: must be "error" or "zero"')
+    places = {isinstance(array, DeviceArray) for array in found.values()}
+    if len(places) > 1:
+        raise UsageTypeError("arrays are on a device and on the host: must all be in one place")
+    for name in ("dtype_on_wire", "check_finite", "uneven"):
+        if getattr(options, name) and True in places:
+            raise UsageError(f"{name} is for host arrays, and the arrays are on a device")
+    if options.uneven and options.average:
+        for key, array in found.items():
+            if array.dtype.kind in "iub":
+                raise UsageTypeError(f"uneven: array {key!r} of {array.dtype} has no exact averages")
+
+
+def _at_least_one(value: Any) -> int:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise UsageTypeError(f"bucket_bytes is {value!r}: must be a number of bytes") from None
+    if found < 1:
+        raise UsageError(f"bucket_bytes is {value!r}: must be at least 1")
+    return found
+
+
+def _price_size(comm: Any, members: Sequence[Member], op: Any) -> int:
+    """The size of a bucket by the predicted times of the dtype that most of the bytes have."""
+    of_dtype: dict[np.dtype[Any], int] = {}
+    for one in members:
+        of_dtype[one.dtype] = of_dtype.get(one.dtype, 0) + one.nbytes
+    most = max(of_dtype, key=lambda dtype: (of_dtype[dtype], dtype.name))
+
+    def time_s(nbytes: int) -> float:
+        return float(comm.explain("allreduce", nbytes, dtype=most, op=op).candidates[0].time_s)
+
+    return smallest_efficient(time_s)
+
+
+def _on_host(comm: Any, groups: Sequence[Group], given: _Given, views: bool) -> list[HostMemory]:
+    wanted = [views or not is_one_run(given.of(one)[2]) for one in groups]
+    memories = []
+    for one, buffer in zip(groups, host_buffers(comm, groups, wanted), strict=True):
+        things, names, arrays = given.of(one)
+        memory = HostMemory(one, things, names, arrays, buffer)
+        if views:
+            for place in range(len(arrays)):
+                memory.put(place)
+            memory = HostMemory(one, memory.views, names, memory.views, None)
+        memories.append(memory)
+    return memories
+
+
+def _on_device(comm: Any, one: Group, given: _Given, views: bool) -> DeviceMemory:
+    things, names, arrays = given.of(one)
+    if not views:
+        return DeviceMemory(one, things, names, arrays)
+    flat = comm.empty(one.count, one.dtype, device="cuda")
+    memory = DeviceMemory(one, things, names, arrays, flat)
+    for place in range(len(arrays)):
+        memory.put(place)
+    cut = [
+        flat[start : start + array.size].reshape(array.shape)
+        for start, array in zip(one.starts, arrays, strict=True)
+    ]
+    return DeviceMemory(one, cut, names, [read(view, "a view") for view in cut])

@@ -1,0 +1,230 @@
+"""Where the elements of a bucket lie: in the callers' arrays, or in a buffer that these are copied to.
+
+Inside a bucket all elements lie in C order, one array after the other.  Where a rank's arrays lie in memory
+so already, that memory is the bucket; each rank sees to that for itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.arrays.device import DeviceArray, device_array, home_of, placed
+from hpccoll.arrays.foreign import host_array, on_device
+from hpccoll.arrays.reading import check_writable
+from hpccoll.dtypes import native, row_of
+from hpccoll.errors import ResourceError, UsageError, UsageTypeError
+from hpccoll.memory import device
+from hpccoll.overlap.grouping import Group, Member
+from hpccoll.transports.base import Array
+
+
+def read(thing: Any, what: str) -> Array:
+    """A caller's array as one of NumPy over the same memory, or a `DeviceArray`.
+
+    Raises: UsageTypeError for what is no array of numbers, UsageError for one that cannot be written.
+    """
+    if isinstance(thing, np.ndarray):
+        array: Array = thing
+    elif on_device(thing):
+        array = device_array(thing, what)
+    else:
+        array = host_array(thing, what)
+    if row_of(array.dtype) is None or native(array.dtype) != array.dtype:
+        raise UsageTypeError(f"{what} has dtype {array.dtype}: must be numbers in the machine's byte order")
+    check_writable(array, what)
+    return array
+
+
+def is_one_run(arrays: Sequence[Array]) -> bool:
+    """Whether the elements of arrays lie in memory one after the other, in C order."""
+    end = None
+    for array in arrays:
+        if not array.size:
+            continue
+        begin = array.ctypes.data
+        if not (array.flags.c_contiguous and array.flags.aligned) or end not in (None, begin):
+            return False
+        end = begin + array.nbytes
+    return True
+
+
+class Memory(ABC):
+    """The elements of one bucket, as this rank has them.
+
+    `things`: the callers' arrays; `buffer`: what a collective is called with.
+    """
+
+    buffer: Any
+
+    def __init__(self, grouped: Group, things: Sequence[Any], names: Sequence[str], *, direct: bool) -> None:
+        self.group = grouped
+        self.things = list(things)
+        self.direct = direct
+        self._names = names
+
+    @abstractmethod
+    def put(self, place: int, value: Any = None) -> None:
+        """Take the elements of the array at `place` in the group, or those of `value` in its stead."""
+
+    @abstractmethod
+    def clear(self, place: int) -> None:
+        """Zeros in place of an array's elements."""
+
+    @abstractmethod
+    def deliver(self) -> None:
+        """Bring the results to the callers' arrays."""
+
+    def _check(self, array: Array, place: int, like: Array) -> Array:
+        if array.shape != like.shape or array.dtype != like.dtype:
+            raise UsageError(
+                f"the value for array {self._names[place]} is {array.dtype} of shape {array.shape}: "
+                f"must be {like.dtype} of shape {like.shape}"
+            )
+        return array
+
+
+class HostMemory(Memory):
+    """In memory of the host."""
+
+    def __init__(
+        self,
+        grouped: Group,
+        things: Sequence[Any],
+        names: Sequence[str],
+        arrays: Sequence[Array],
+        flat: Array | None,
+    ) -> None:
+        super().__init__(grouped, things, names, direct=flat is None)
+        self.arrays = list(arrays)
+        self.flat = _spanning(arrays, grouped) if flat is None else flat
+        self.buffer = self.flat
+        self.views = [
+            self.flat[start : start + array.size].reshape(array.shape)
+            for start, array in zip(grouped.starts, arrays, strict=True)
+        ]
+
+    def put(self, place: int, value: Any = None) -> None:
+        if value is not None:
+            array = value if isinstance(value, np.ndarray) else host_array(value, self._names[place])
+            np.copyto(self.views[place], self._check(array, place, self.views[place]))
+        elif not self.direct:
+            np.copyto(self.views[place], self.arrays[place])
+
+    def clear(self, place: int) -> None:
+        self.views[place][...] = 0
+
+    def deliver(self) -> None:
+        if not self.direct:
+            for array, view in zip(self.arrays, self.views, strict=True):
+                np.copyto(array, view)
+
+
+def _spanning(arrays: Sequence[Array], grouped: Group) -> Array:
+    first = next((array for array in arrays if array.size), None)
+    if first is None:
+        return np.empty(0, grouped.dtype)
+    return np.lib.stride_tricks.as_strided(first.reshape(-1), shape=(grouped.count,))
+
+
+class DeviceMemory(Memory):
+    """In memory of a CUDA device; copies are in the order of the stream that is current for the arrays."""
+
+    def __init__(
+        self,
+        grouped: Group,
+        things: Sequence[Any],
+        names: Sequence[str],
+        arrays: Sequence[Array],
+        flat: Any = None,
+    ) -> None:
+        direct = flat is None and is_one_run(arrays)
+        super().__init__(grouped, things, names, direct=direct)
+        home = home_of(arrays[0])
+        if flat is not None:
+            self._elements = device_array(flat, "the bucket")
+        elif direct:
+            address = next((array.ctypes.data for array in arrays if array.size), 0)
+            home = home._replace(owner=tuple(things))
+            self._elements = placed(address, grouped.count, grouped.dtype, home=home)
+        else:
+            self._elements = device.empty(grouped.count, grouped.dtype, home)  # type: ignore[assignment]
+        self.buffer: Span = Span(self._elements, things[0])
+        self.views = device.parts_of(self._elements, arrays)
+
+    @property
+    def stream(self) -> int:
+        """The stream that is current for the arrays."""
+        return self.buffer.stream
+
+    def put(self, place: int, value: Any = None) -> None:
+        if value is not None or not self.direct:
+            source = self._seen(place, value)
+            device.copy(self.views[place], self._check(source, place, self.views[place]), source.home.stream)
+
+    def clear(self, place: int) -> None:
+        device.clear(self.views[place], self.stream)
+
+    def deliver(self) -> None:
+        if not self.direct:
+            for place, view in enumerate(self.views):
+                target = self._seen(place, None)
+                device.copy(target, view, target.home.stream)
+
+    def _seen(self, place: int, value: Any) -> DeviceArray:
+        return device_array(self.things[place] if value is None else value, self._names[place])
+
+
+class Span:
+    """Elements on a device as libraries show theirs, in order on the stream that is current for `like`."""
+
+    def __init__(self, elements: Array, like: Any) -> None:
+        self._elements = elements
+        self._like = like
+        self.dtype = elements.dtype
+
+    @property
+    def stream(self) -> int:
+        return device_array(self._like, "the array").home.stream
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self._elements.shape,
+            "typestr": self.dtype.str,
+            "data": (self._elements.ctypes.data, False),
+            "strides": None,
+            "stream": self.stream,
+        }
+
+
+def host_buffers(comm: Any, groups: Sequence[Group], wanted: Sequence[bool]) -> list[Array | None]:
+    """A buffer for each bucket where this rank wants one, in memory that its node shares.  Collective.
+
+    Collectives do not copy elements from there.  Where there is too little of it on any rank, private memory.
+    """
+    needed = np.array(wanted, np.uint8)
+    comm.Allreduce(MPI.IN_PLACE, needed, op=MPI.MAX)
+    shared = True
+    buffers: list[Array | None] = []
+    for one, anybody, here in zip(groups, needed, wanted, strict=True):
+        made = None
+        if anybody and shared:
+            try:
+                made = comm.empty(one.count if here else 0, one.dtype)
+            except ResourceError:  # on all ranks
+                shared = False
+        if here and made is None:
+            made = np.zeros(one.count, one.dtype)
+        buffers.append(made if here else None)
+    return buffers
+
+
+def member_of(array: Array) -> Member:
+    """What all ranks know of an array."""
+    return Member(array.shape, array.dtype)
