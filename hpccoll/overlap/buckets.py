@@ -85,7 +85,7 @@ class GradientBuckets:
     def __init__(
         self,
         comm: Base,
-        arrays: Sequence[Any] | Mapping[Key, Any],
+        arrays: Sequence[Any] | Mapping[Any, Any],
         *,
         bucket_bytes: int | None = None,
         dtype_on_wire: Any = None,

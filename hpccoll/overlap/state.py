@@ -10,14 +10,14 @@ import numpy as np
 from hpccoll.arrays.device import DeviceArray
 from hpccoll.collectives.base import Base
 from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.overlap.agreement import Description, Key, agree, in_order, keyed, words_for
+from hpccoll.overlap.agreement import Description, agree, in_order, keyed, words_for
 from hpccoll.overlap.grouping import group
 from hpccoll.overlap.memory import DeviceMemory, HostMemory, is_one_run, member_of, read
 
 BUCKET_BYTES = 4 << 20  # of arrays that are copied together; longer ones travel as they are
 
 
-def broadcast(comm: Base, arrays: Sequence[Any] | Mapping[Key, Any], root: int = 0) -> None:
+def broadcast(comm: Base, arrays: Sequence[Any] | Mapping[Any, Any], root: int = 0) -> None:
     """Copy `root`'s arrays to all ranks, in place: weights and state before the first step.
 
     Collective.  All ranks pass as many arrays, or the same keys, of the same shapes and dtypes, as for

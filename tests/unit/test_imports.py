@@ -19,7 +19,7 @@ GPU_ROOMS = (
     "cli.bench.on_device",
     "memory",
     "ops.kernels",
-    "overlap.torch",
+    "torch",
     "runtime.between",
     "runtime.cuda_aware",
     "runtime.device_memory",
@@ -48,6 +48,7 @@ DEVICE_ROOMS = (
     "cli.bench.on_device.buffers",
     "cli.bench.on_device.cuda",
     "cli.bench.on_device.plain",
+    "torch",
 )
 DEVICE_MODULES = tuple(f"hpccoll.{room}" for room in DEVICE_ROOMS)
 
