@@ -2,11 +2,13 @@
 
     mpirun -n 4 python examples/train_digits.py
     mpirun -n 4 python examples/train_digits.py --layout 2+2 --epochs 40 --plot loss.png
+    mpirun -n 4 python examples/train_digits.py --overlap
     mpirun -n 4 python examples/train_digits.py --device cuda
 
 Every rank computes the gradient of its share of each batch; hpccoll averages them, so that all ranks take
-the same step.  Any number of ranks will do: shares may differ by one image.  With `--device cuda` all arrays
-are CuPy's, on the GPU that `comm.device` says; the lines that compute and the calls are the same.
+the same step.  Any number of ranks will do: shares may differ by one image.  With `--overlap` the gradient of
+a layer travels while that of the layer below is computed.  With `--device cuda` all arrays are CuPy's, on the
+GPU that `comm.device` says; the lines that compute and the calls are the same.
 
 It checks itself.  Rank 0 also trains alone, in NumPy, on the same batches, and the loss of every epoch must
 agree to rounding; all ranks must end with the same bits in their weights; more than 95 % of the images held
@@ -25,7 +27,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +47,7 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LEAST_ACCURACY = 0.95
 LOSS_TOLERANCE = 1e-9  # relative: sums of gradients in another order, over all steps
 TABLE_ROWS, BAR_WIDTH = 12, 40
+BUCKET_BYTES = 16 * 1024  # two buckets: one for each layer
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Network:
         self.weights = xp.zeros(count)
         self.gradient = xp.zeros(count)
         self._weights = list(_views(self.weights, shapes))
-        self._gradient = list(_views(self.gradient, shapes))
+        self.gradients = list(_views(self.gradient, shapes))
 
     def initialize(self, seed: int) -> None:
         """Random weights, biases of zero."""
@@ -111,19 +114,26 @@ class Network:
         scores = xp.exp(scores - scores.max(axis=1, keepdims=True))
         return hidden, scores / scores.sum(axis=1, keepdims=True)
 
-    def backward(self, images: Floats, digits: NDArray[np.int64]) -> Floats:
-        """Put the gradient of these images' summed cross entropy into `gradient`; return that sum."""
+    def backward(self, images: Floats, digits: NDArray[np.int64], done: Callable[[int], None]) -> Floats:
+        """Put the gradient of these images' summed cross entropy into `gradient`; return that sum.
+
+        `done(k)` is called when `gradients[k]` is computed: the last layer first.
+        """
         xp = self.xp
         hidden, probability = self.forward(images)
         rows = xp.arange(len(digits))
         loss = -xp.log(probability[rows, digits]).sum()
         probability[rows, digits] -= 1.0  # now the derivative by the scores
-        by_hidden = (probability @ self._weights[2].T) * (1.0 - hidden**2)
-        g1, gb1, g2, gb2 = self._gradient
-        xp.matmul(images.T, by_hidden, out=g1)
-        by_hidden.sum(axis=0, out=gb1)
-        xp.matmul(hidden.T, probability, out=g2)
+        g1, gb1, g2, gb2 = self.gradients
         probability.sum(axis=0, out=gb2)
+        done(3)
+        xp.matmul(hidden.T, probability, out=g2)
+        done(2)
+        by_hidden = (probability @ self._weights[2].T) * (1.0 - hidden**2)
+        by_hidden.sum(axis=0, out=gb1)
+        done(1)
+        xp.matmul(images.T, by_hidden, out=g1)
+        done(0)
         return loss
 
     def accuracy(self, images: Floats, digits: NDArray[np.int64]) -> float:
@@ -147,6 +157,12 @@ class Alone:
     def average(self, values: Floats) -> None:
         """The average over one rank."""
 
+    def ready(self, part: int) -> None:
+        """A part of the gradient is computed."""
+
+    def finish(self, gradient: Floats) -> None:
+        """All of it is, and is averaged on return."""
+
 
 class Ranks:
     """All ranks of a communicator.
@@ -163,6 +179,28 @@ class Ranks:
         begin = time.perf_counter()
         self.comm.Allreduce(MPI.IN_PLACE, values, op=hpccoll.AVG)
         self.seconds += time.perf_counter() - begin
+
+    def ready(self, part: int) -> None:
+        """A part of the gradient is computed."""
+
+    def finish(self, gradient: Floats) -> None:
+        """All of it is, and is averaged on return."""
+        self.average(gradient)
+
+
+class Overlapping(Ranks):
+    """All ranks; parts of the gradient travel while others are computed.  `seconds`: those waited for."""
+
+    def __init__(self, comm: hpccoll.Communicator, network: Network) -> None:
+        super().__init__(comm)
+        self.buckets = hpccoll.GradientBuckets(comm, network.gradients, bucket_bytes=BUCKET_BYTES)
+
+    def ready(self, part: int) -> None:
+        self.buckets.ready(part)
+
+    def finish(self, gradient: Floats) -> None:
+        self.buckets.wait()
+        self.seconds += self.buckets.times.wait_s
 
 
 @dataclass
@@ -187,11 +225,16 @@ def train(network: Network, data: Digits, epochs: int, group: Alone | Ranks) -> 
             batch = order[start : start + BATCH]
             # Ranks r, r + size, r + 2 size, ...: the shares of any batch differ by one image at most.
             mine = batch[group.rank :: group.size]
-            loss += network.backward(data.images[mine], data.digits[mine])
             # The average over ranks of (size / batch) x (sum over a share) is the mean over the batch,
             # whether the shares are equal or not.
-            network.gradient *= group.size / len(batch)
-            group.average(network.gradient)
+            factor = group.size / len(batch)
+
+            def done(part: int, factor: float = factor) -> None:
+                network.gradients[part] *= factor
+                group.ready(part)
+
+            loss += network.backward(data.images[mine], data.digits[mine], done)
+            group.finish(network.gradient)
             velocity *= MOMENTUM
             velocity -= LEARNING_RATE * network.gradient
             network.weights += velocity
@@ -272,6 +315,7 @@ def parse_arguments(rank: int) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help="default: 30")
     parser.add_argument("--layout", metavar="TEXT", help='virtual nodes, such as "2+2" (default: real ones)')
     parser.add_argument("--plot", metavar="FILE", help="also draw the loss curves (needs matplotlib)")
+    parser.add_argument("--overlap", action="store_true", help="gradients travel while others are computed")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     with contextlib.ExitStack() as stack:
         if rank != 0:
@@ -307,7 +351,9 @@ def module_for(comm: hpccoll.Communicator, device: str) -> Module:
     return cupy
 
 
-def train_and_check(comm: hpccoll.Communicator, xp: Module, epochs: int) -> tuple[History, History, bool]:
+def train_and_check(
+    comm: hpccoll.Communicator, xp: Module, epochs: int, overlap: bool
+) -> tuple[History, History, bool]:
     """Train on all ranks, then on rank 0 alone; the two histories, and on every rank whether all is well."""
     network = Network(xp)
     data = load_data(comm)
@@ -315,12 +361,20 @@ def train_and_check(comm: hpccoll.Communicator, xp: Module, epochs: int) -> tupl
         network.initialize(seed=0)
     comm.Bcast(network.weights, root=0)
     print_plans(comm, network.gradient.nbytes)
-    history, serial = train(network, data.on(xp), epochs, Ranks(comm)), History()
+    group = Overlapping(comm, network) if overlap else Ranks(comm)
+    history, serial = train(network, data.on(xp), epochs, group), History()
+    if isinstance(group, Overlapping):
+        group.buckets.close()
     fingerprint = hashlib.sha256(network.weights.tobytes()).hexdigest()
     fingerprints: list[str] | None = comm.gather(fingerprint, root=0)
     good = np.ones(1, np.int64)
     if fingerprints is not None:  # on rank 0
         print_table(history)
+        print(f"weights: {fingerprint[:16]}")
+        if isinstance(group, Overlapping):
+            print(
+                f"hidden: {group.buckets.total_times.hidden_percent:.0f} % of the gradients' time under way"
+            )
         alone = Network(np)
         alone.initialize(seed=0)
         serial = train(alone, data, epochs, Alone())
@@ -344,7 +398,7 @@ def main() -> int:
         # One BLAS thread a rank: with one per core in every rank, the ranks would fight for the cores.
         with threadpool_limits(1), hpccoll.Communicator(MPI.COMM_WORLD, **options) as comm:
             xp = module_for(comm, args.device)
-            history, serial, good = train_and_check(comm, xp, args.epochs)
+            history, serial, good = train_and_check(comm, xp, args.epochs, args.overlap)
     except (hpccoll.UsageError, NoGpuError) as error:  # a wrong layout, on every rank
         if rank == 0:
             print(f"train_digits.py: {error}", file=sys.stderr)

@@ -2,13 +2,7 @@
 
     mpiexec -hosts ... python -m benchmarks.cluster.overlap --bytes 16777216 --output FILE
 
-As osu_iallreduce of the OSU Micro-Benchmarks says it, with no call of MPI_Test:
-
-    pure       time of Iallreduce and Wait, with nothing between
-    overall    time of Iallreduce, a computation that alone takes as long as `pure`, and Wait
-    compute    time of the computation in there
-    overlap    max(0, 1 - (overall - compute) / pure), in percent
-
+As osu_iallreduce of the OSU Micro-Benchmarks says it (hpccoll/cli/bench/overlap.py), without MPI_Test.
 Each is averaged over the ranks, then the median is taken over the rounds. What takes the computation's core
 shows in `compute`, which this definition forgives; so `slowed` is beside it: compute by what the same work
 takes alone, in the same round. Computations: NumPy's, on arrays that stay in a cache, without the GIL; and of
@@ -21,7 +15,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +24,10 @@ from mpi4py import MPI
 
 import hpccoll
 from benchmarks.cluster.allreduce import expected, given
+from hpccoll.cli.bench.overlap import Work, numpy_work, overlap_percent, units_for
 
-Work = Callable[[], object]
 WARM_CALLS = 3
-CALIBRATION_S = 0.05
 KINDS = ("pure_s", "overall_s", "compute_s", "alone_s")
-
-
-def numpy_work() -> Work:
-    """A unit of some 10 us: sums and products of 16 Ki elements."""
-    one, other = np.linspace(0, 1, 16384, dtype=np.float32), np.linspace(1, 2, 16384, dtype=np.float32)
-    result = np.empty_like(one)
-
-    def unit() -> None:
-        np.multiply(one, other, out=result)
-        np.add(result, one, out=result)
-
-    return unit
 
 
 def python_work() -> Work:
@@ -62,16 +43,6 @@ def python_work() -> Work:
 
 
 WORKS = {"numpy": numpy_work, "python": python_work}
-
-
-def units_for(world: MPI.Intracomm, unit: Work, seconds: float) -> int:
-    """How many units take so long alone; the same number on all ranks."""
-    done, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < CALIBRATION_S:
-        unit()
-        done += 1
-    unit_s = world.allreduce((time.perf_counter() - begin) / done, MPI.SUM) / world.size
-    return max(1, round(seconds / unit_s))
 
 
 class Call:
@@ -140,7 +111,7 @@ def measure(world: MPI.Intracomm, calls: dict[str, Call], rounds: int) -> list[d
 def complete_row(row: dict[str, Any]) -> None:
     """Add the percentage and by how much the computation was slowed."""
     pure_s, overall_s, compute_s, alone_s = (statistics.median(row[kind]) for kind in KINDS)
-    row["overlap_percent"] = max(0.0, 100 - 100 * (overall_s - compute_s) / pure_s)
+    row["overlap_percent"] = overlap_percent(pure_s, overall_s, compute_s)
     row["slowed"] = compute_s / alone_s
 
 

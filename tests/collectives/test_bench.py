@@ -90,6 +90,19 @@ def test_other_ways_to_call_are_right(measured: Any, name: str, flag: str) -> No
         assert run.rows[-1][13] == "mpi"
 
 
+@pytest.mark.parametrize("flags", ["", "--persistent", "--algorithm mpi"])
+def test_overlap_is_measured(measured: Any, json_path: str, flags: str) -> None:
+    run = measured(f"allreduce -b 2K -e 64K -f 32 -n 2 --overlap --json {json_path} {flags}")
+    assert run.status == 0
+    if COMM.rank != 0:
+        return
+    assert "# Overlap: " in run.out
+    for row, result in zip(run.rows, json.loads(Path(json_path).read_text())["results"], strict=True):
+        for shown, half in zip(row[13:15], ("out_of_place", "in_place"), strict=True):
+            assert 0 <= result[half]["overlap_percent"] <= 100
+            assert float(shown) == pytest.approx(result[half]["overlap_percent"], abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("name", "flags"),
     [

@@ -14,7 +14,9 @@ import pytest
 from tests.support.launch import REPOSITORY, Result, environment, run_program, run_ranks
 
 EXAMPLES = REPOSITORY / "examples"
-DIGITS, HEAT, DEMO = (str(EXAMPLES / name) for name in ("train_digits.py", "heat.py", "demo.sh"))
+DIGITS, HEAT, CG, DEMO = (
+    str(EXAMPLES / name) for name in ("train_digits.py", "heat.py", "pipelined_cg.py", "demo.sh")
+)
 LIMIT_S = 100.0
 FEW_EPOCHS = ("--epochs", "8")
 SMALL_PLATE = ("--size", "17", "23")
@@ -51,6 +53,52 @@ def test_training_equals_one_process(ranks: int, layout: str) -> None:
     assert accuracy is not None
     assert 0 <= float(difference[1]) <= 1e-9
     assert 95 < float(accuracy[1]) <= 100
+
+
+@pytest.mark.parametrize(("ranks", "layout"), [(2, "1+1"), pytest.param(4, "3+1", marks=pytest.mark.slow)])
+def test_overlapped_training_has_the_same_bits(ranks: int, layout: str) -> None:
+    pytest.importorskip("sklearn")
+    env = {"HPCCOLL_LAYOUT": layout, "HPCCOLL_REPRODUCIBLE": "1"}
+    weights = []
+    for options in ((), ("--overlap",)):
+        result = run_ranks(ranks, (DIGITS, *FEW_EPOCHS, *options), timeout_s=LIMIT_S, env=env)
+        assert result.returncode == 0, result
+        assert ("hidden: " in result.stdout) is bool(options)
+        found = re.search(r"^weights: ([0-9a-f]{16})$", result.stdout, re.MULTILINE)
+        assert found is not None
+        weights.append(found[1])
+    assert weights[0] == weights[1]
+
+
+CG_ROW = re.compile(r"^(plain|pipelined) +(\d+) +(\d) +\S+ ms +\d+ us +\d+ us +(\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("ranks", "layout"), [(1, ""), (3, "2+1")])
+def test_pipelined_conjugate_gradients(ranks: int, layout: str) -> None:
+    result = run_example(ranks, CG, "--size", "23", "30", "--rounds", "1", layout=layout)
+    assert result.returncode == 0, result
+    assert "OK: both found the solution" in result.stdout
+    rows = CG_ROW.findall(result.stdout)
+    assert [(name, sums) for name, _, sums, _ in rows] == [("plain", "2"), ("pipelined", "1")]
+    assert abs(int(rows[0][1]) - int(rows[1][1])) <= 2
+    assert all(float(error) < 1e-7 for *_, error in rows)
+
+
+def test_pipelined_conjugate_gradients_see_a_wrong_solution() -> None:
+    change = (
+        "from dataclasses import replace; right = pipelined_cg.pipelined; "
+        "wrong = lambda found: replace(found, x=1.001 * found.x); "
+        "pipelined_cg.METHODS['pipelined'] = lambda *arguments: wrong(right(*arguments))"
+    )
+    result = run_example(2, *sabotage(CG, change), "--size", "9", "8", "--rounds", "1")
+    assert result.returncode == 1, result
+    assert "WRONG: a solution is not" in result.stderr
+
+
+def test_pipelined_conjugate_gradients_refuse_too_few_rows() -> None:
+    result = run_example(3, CG, "--size", "2", "8")
+    assert result.returncode == 2, result
+    assert result.stderr.count("every rank needs at least a row") == 1
 
 
 @pytest.mark.slow

@@ -126,6 +126,11 @@ def test_wrong_values_are_named(arguments: str, message: str) -> None:
 def test_ways_to_call() -> None:
     assert (parsed().mode, parsed().reproducible) == (Mode.BLOCKING, False)
     assert parsed("--nonblocking --compare").mode is Mode.NONBLOCKING
+    overlapped = parsed("--overlap")
+    assert (overlapped.mode, overlapped.overlap, parsed().overlap) == (Mode.NONBLOCKING, True, False)
+    assert parsed("--overlap --persistent").mode is Mode.PERSISTENT
+    with pytest.raises(UsageError, match="--device cuda and --overlap"):
+        parsed("--device cuda --overlap")
     both = parsed("--persistent --reproducible --compare")
     assert (both.mode, both.reproducible, both.compare) == (Mode.PERSISTENT, True, True)
 

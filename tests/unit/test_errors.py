@@ -14,6 +14,7 @@ from hpccoll.errors import (
     CollectiveTimeoutError,
     HpccollError,
     MismatchError,
+    NotFiniteError,
     PeerLostError,
     ResourceError,
     TopologyError,
@@ -26,12 +27,14 @@ BASES = {
     UsageError: (HpccollError, ValueError),
     UsageTypeError: (UsageError, TypeError, ValueError),
     MismatchError: (HpccollError,),
+    NotFiniteError: (HpccollError, FloatingPointError, ArithmeticError),
     PeerLostError: (HpccollError,),
     CollectiveTimeoutError: (HpccollError, TimeoutError, OSError),
     AbortedError: (HpccollError,),
     TopologyError: (HpccollError,),
     ResourceError: (HpccollError, OSError),
 }
+BUILT_IN = (ValueError, TypeError, TimeoutError, OSError, FloatingPointError, ArithmeticError)
 CONTEXT = {"collective": "allreduce", "sequence": 7, "group": "LEADERS", "rank": 3, "suspects": (1, 2)}
 every_error = pytest.mark.parametrize("error", BASES, ids=lambda error: error.__name__)
 
@@ -45,9 +48,7 @@ def test_the_tree_is_complete() -> None:
 
 @every_error
 def test_what_catches_it(error: type[HpccollError]) -> None:
-    caught_by = {
-        base for base in (*BASES, ValueError, TypeError, TimeoutError, OSError) if issubclass(error, base)
-    }
+    caught_by = {base for base in (*BASES, *BUILT_IN) if issubclass(error, base)}
     assert caught_by - {error, HpccollError} == set(BASES[error]) - {Exception, HpccollError}
     assert issubclass(error, HpccollError)
 

@@ -112,6 +112,10 @@ _COMPARE = (
 )
 _NONBLOCKING = "the I... call and Wait, as one"
 _PERSISTENT = "the ..._init call once; what is timed is Start and Wait"
+_OVERLAP = (
+    "columns with the part of a started call that is hidden behind a computation of the same length, by the "
+    "definition of the OSU Micro-Benchmarks; of the I... call, or with --persistent"
+)
 _REPRODUCIBLE = (
     "the price of reproducible mode: rows in default mode and in reproducible mode, called in turn, with the "
     "ratio of their times"
@@ -131,6 +135,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("--compare", _COMPARE),
         ("--nonblocking", _NONBLOCKING),
         ("--persistent", _PERSISTENT),
+        ("--overlap", _OVERLAP),
         ("--reproducible", _REPRODUCIBLE),
     ):
         called.add_argument(name, action="store_true", help=text)

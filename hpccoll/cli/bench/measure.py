@@ -17,6 +17,7 @@ from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.kinds import Cpu
 from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import Options
+from hpccoll.cli.bench.overlap import Halves, measure_overlap
 from hpccoll.cli.bench.pattern import Pattern, count_wrong, fill, spoil
 from hpccoll.cli.bench.places import Blocks, Place
 from hpccoll.cli.bench.results import Case, Half, Row
@@ -127,8 +128,14 @@ class Measurement:
                     for _ in range(self._options.warmup):
                         calls.call()
             self._time(run)
+            shares = [self._overlap(calls) for calls in run]
             self.out_of_bounds += self._overwritten()
-            return [self._half(case, calls, self._check(case, calls, arrays, place)) for calls in run]
+            return [
+                replace(
+                    self._half(case, calls, self._check(case, calls, arrays, place)), overlap_percent=share
+                )
+                for calls, share in zip(run, shares, strict=True)
+            ]
 
     def _place(self, case: Case) -> Place:
         return case.operation.place(self._world.rank, self._world.size, case.root, case.count)
@@ -156,6 +163,12 @@ class Measurement:
                     )
                 calls.blocks.append(block)
                 calls.ran.update(calls.contender.tally() - before)
+
+    def _overlap(self, calls: Calls) -> float | None:
+        if not self._options.overlap or not isinstance(calls.call, Halves):
+            return None
+        with calls.contender.inside():
+            return measure_overlap(self._world, calls.call, self._options.iterations)
 
     def _half(self, case: Case, calls: Calls, wrong: int | None) -> Half:
         options, blocks = self._options, calls.blocks

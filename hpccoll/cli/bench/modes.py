@@ -8,6 +8,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from hpccoll.cli.bench.overlap import Halves, Wait
+
 Call = Callable[[], None]
 
 
@@ -35,13 +37,14 @@ def bound(mode: Mode, comm: Any, name: str, arguments: tuple[Any, ...], options:
     if mode is Mode.BLOCKING:
         yield method
     elif mode is Mode.NONBLOCKING:
-        yield lambda: method().Wait()
+        yield Halves(lambda: method().Wait)
     else:
         request = method()
-        yield partial(_start_and_wait, request)
+        yield Halves(partial(_started, request))
         request.Free()
 
 
-def _start_and_wait(request: Any) -> None:
+def _started(request: Any) -> Wait:
     request.Start()
-    request.Wait()
+    wait: Wait = request.Wait
+    return wait

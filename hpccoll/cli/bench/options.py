@@ -59,6 +59,7 @@ class Options:
     link_gbs: float | None
     json: str | None
     min_bandwidth: float | None
+    overlap: bool = False
 
     @property
     def on_device(self) -> bool:
@@ -137,6 +138,7 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> 
         link_gbs=link_gbs,
         json=args.json,
         min_bandwidth=_min_bandwidth(environ),
+        overlap=args.overlap,
     )
     _check_together(args, options)
     if options.on_device:
@@ -182,6 +184,8 @@ def _check_on_device(options: Options) -> None:
         raise UsageError(f"--device cuda: {options.operation.name} has no arrays")
     if options.reproducible:
         raise UsageError("--device cuda and --reproducible: that mode is about calls on host memory")
+    if options.overlap:
+        raise UsageError("--device cuda and --overlap: calls on devices are enqueued, and hosts do not wait")
     if options.per_level:
         raise UsageError("--device cuda and --per-level: what NCCL sends between nodes is not known")
 
@@ -191,7 +195,9 @@ def _mode(args: argparse.Namespace) -> Mode:
         raise UsageError("--nonblocking and --persistent: give one of them")
     if args.nonblocking:
         return Mode.NONBLOCKING
-    return Mode.PERSISTENT if args.persistent else Mode.BLOCKING
+    if args.persistent:
+        return Mode.PERSISTENT
+    return Mode.NONBLOCKING if args.overlap else Mode.BLOCKING
 
 
 def _min_bandwidth(environ: Mapping[str, str]) -> float | None:

@@ -1,8 +1,9 @@
 """The same as JSON, version 3 of nccl-tests' layout, with keys of our own beside theirs.
 
 Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `device`, `stand_in`, `notes`,
-`mode`, `average`, and in each result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level`
-and (with several contenders) `*_rounds_us`.  `okay` and flags are true or false, not words.
+`mode`, `average`, in each result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level` and
+(with several contenders) `*_rounds_us`, and with --overlap `overlap_percent` in each half.  `okay` and
+flags are true or false, not words.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def _result(row: Row, options: Options) -> dict[str, Any]:
 
 def _half(half: Half, options: Options) -> dict[str, Any]:
     time = {"cpu_time": half.cpu_us} if options.cpu_time else {"time": half.time_us}
-    return {**time, "alg_bw": half.algbw, "bus_bw": half.busbw, "nwrong": half.wrong}
+    overlap = {"overlap_percent": half.overlap_percent} if options.overlap else {}
+    return {**time, "alg_bw": half.algbw, "bus_bw": half.busbw, "nwrong": half.wrong, **overlap}
 
 
 def _spread(half: Half) -> dict[str, Any]:

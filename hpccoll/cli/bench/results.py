@@ -27,7 +27,8 @@ class Case:
 class Half:
     """Out of place or in place: times over the ranks as -a says, wrong elements of all ranks.
 
-    `wrong` is None where nothing was checked; `rounds_us`: the time of each round of --compare.
+    `wrong` is None where nothing was checked; `rounds_us`: the time of each round of --compare;
+    `overlap_percent` is that of --overlap, where the call can be started.
     """
 
     time_us: float
@@ -37,6 +38,7 @@ class Half:
     wrong: int | None
     spread: Spread | None = None
     rounds_us: tuple[float, ...] = ()
+    overlap_percent: float | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ _HALF = "  %7s  %6s  %6s  %6s"
 _SPREAD = "  %7s  %7s  %7s  %7s"
 _TIMESTAMP = "%21s"
 _PRICE = "  %7s  %7s"
+_OVERLAP = "  %8s  %8s"
 _LEVELS = "  %12s  %12s  %6s  %6s"
 
 
@@ -78,6 +79,8 @@ def _mode_lines(options: Options) -> Iterator[str]:
     method = options.mode.method(operation.method)
     if options.mode is Mode.NONBLOCKING:
         yield f"# Nonblocking: {method} and Wait are timed"
+    if options.overlap:
+        yield "# Overlap: osu_iallreduce's, with a computation that takes as long as the call, without tests"
     if options.mode is Mode.PERSISTENT:
         yield f"# Persistent: {method} once; Start and Wait are timed"
     if options.reproducible:
@@ -113,6 +116,7 @@ def column_lines(options: Options) -> Iterator[str]:
         + 2 * _heading(*names, spread)
         + (_TIMESTAMP % "timestamp" if options.timestamps else "")
         + (_PRICE % ("price", "price") if options.reproducible else "")
+        + (_OVERLAP % ("overlap", "overlap") if options.overlap else "")
         + (_LEVELS % ("in node", "out of node", "netbw", "%link") if options.per_level else "")
         + "  algorithm"
     )
@@ -121,6 +125,7 @@ def column_lines(options: Options) -> Iterator[str]:
         + 2 * _heading(*units, spread)
         + (_TIMESTAMP % TIME_FORMAT if options.timestamps else "")
         + (_PRICE % ("(out)", "(in)") if options.reproducible else "")
+        + (_OVERLAP % ("(%, out)", "(%, in)") if options.overlap else "")
         + (_LEVELS % ("(B)", "(B)", "(GB/s)", "(%)") if options.per_level else "")
     ).rstrip()
 
@@ -141,6 +146,11 @@ def row_line(row: Row, options: Options, now: str) -> str:
         parts.append(_TIMESTAMP % now)
     if options.reproducible:
         parts.append(_price(row))
+    if options.overlap:
+        halves = (row.out_of_place, row.in_place)
+        parts.append(
+            _OVERLAP % tuple(_share(None if half is None else half.overlap_percent) for half in halves)
+        )
     if options.per_level:
         parts.append(_levels(row, options.link_gbs))
     words = f"{row.plan}{REPRODUCIBLE if row.reproducible else ''}"
@@ -164,6 +174,10 @@ def _price(row: Row) -> str:
     if row.price is None:
         return _PRICE % ("-", "-")
     return _PRICE % tuple("N/A" if one is None else number(one, 7) for one in row.price.halves)
+
+
+def _share(percent: float | None) -> str:
+    return "N/A" if percent is None else number(percent, 8)
 
 
 def _levels(row: Row, link_gbs: float | None) -> str:
