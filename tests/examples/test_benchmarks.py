@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import regression
 from benchmarks.cluster import overlap, report
+from benchmarks.cluster.buckets import table
 from benchmarks.node import gloo
 from benchmarks.node.measure import COLLECTIVES
 from benchmarks.node.report import figures, tables
@@ -148,6 +149,42 @@ def test_rows_between_hosts_are_completed() -> None:
     assert ours["wire_fraction"] == 0.5  # 1000 bytes a host, 1000 bytes a second, 2 seconds
     assert ours["link_fraction"] == 1
     assert ours["sent_percent"] == pytest.approx(101)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_steps_in_buckets_are_measured_and_checked(tmp_path: Path, wrong: int) -> None:
+    output = tmp_path / "rows.json"
+    options = (
+        "--bytes",
+        "256K",
+        "--layers",
+        "5",
+        "--buckets",
+        "100K",
+        "--rounds",
+        "1",
+        "--output",
+        str(output),
+    )
+    code = (
+        "import sys, hpccoll; from benchmarks.cluster import buckets\n"
+        "right = hpccoll.GradientBuckets.wait\n"
+        "def wait(self):\n"
+        "    right(self)\n"
+        f"    self.arrays[0][0] += {wrong}\n"
+        "hpccoll.GradientBuckets.wait = wait\n"
+        "sys.exit(buckets.main(sys.argv[1:]))"
+    )
+    result = run_ranks(2, ("-c", code, *options), timeout_s=LIMIT_S)
+    assert result.returncode == 0, result
+    rows = {row["way"]: row for row in json.loads(output.read_text())["rows"]}
+    assert list(rows) == ["compute", "mpi", "hpccoll", "default", "100K"]
+    assert rows["mpi"]["wrong"] == rows["hpccoll"]["wrong"] == 0
+    assert all((rows[way]["wrong"] > 0) is bool(wrong) for way in ("default", "100K"))
+    assert rows["100K"]["buckets"] == 5
+    assert all(0 <= rows[way]["hidden"] <= 100 for way in ("default", "100K"))
+    assert rows["hpccoll"]["gain"] == 1
+    assert table(list(rows.values())).count("\n") == 5
 
 
 @pytest.mark.cluster

@@ -1,0 +1,205 @@
+"""Training steps between virtual hosts: computation, then all-reduce; or both at once, in buckets.
+
+    python -m benchmarks.cluster.buckets --bytes 16M --layers 16 --buckets 1M,4M
+
+Needs root and iproute2.  A step computes a gradient for each layer, the last first (sums and products of
+NumPy), and averages all of them over the ranks.  The computation takes `--compute` times as long as the one
+all-reduce of all gradients.  The ways of a step take turns:
+
+    compute    the computation alone, which no step can be shorter than
+    mpi        the computation, then MPI's own Allreduce of all gradients
+    hpccoll    the computation, then hpccoll's
+    BYTES      GradientBuckets of this size; `default` of the size that the cost model gives
+
+    step       median over the rounds of the slowest rank's time
+    added      that less the time of the computation alone: what was waited for, and by how much communication,
+               which needs cores, has slowed the computation
+    gain       the step of `hpccoll` by this one
+    hidden     of the time that buckets were under way: what the program did not wait for (`buckets.times`)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hpccoll
+from hpccoll.cli.bench.overlap import numpy_work, units_for
+from hpccoll.cli.sizes import parse_bytes
+
+HOSTS = 2
+WARM_STEPS = 2
+DEFAULT = "default"
+
+Step = Callable[[], object]
+
+
+class Training:
+    """One rank's gradients, in one array, and the computation of each."""
+
+    def __init__(self, world: MPI.Intracomm, nbytes: int, layers: int) -> None:
+        self.world = world
+        self.flat = np.zeros(nbytes // 4, np.float32)
+        self.gradients = np.array_split(self.flat, layers)
+        self.units = 0
+        self._unit = numpy_work()
+
+    def calibrate(self, seconds: float) -> None:
+        """The computation of all layers is to take so long."""
+        self.units = max(1, units_for(self.world, self._unit, seconds) // len(self.gradients))
+
+    def compute(self, done: Callable[[int], object] = id) -> None:
+        """Gradients of this rank: its rank plus the number of the layer."""
+        for number in reversed(range(len(self.gradients))):
+            for _ in range(self.units):
+                self._unit()
+            self.gradients[number][...] = self.world.rank + number
+            done(number)
+
+    def wrong(self) -> int:
+        """Wrong elements on all ranks, of averages."""
+        mean = (self.world.size - 1) / 2
+        mine = sum(int((part != mean + number).sum()) for number, part in enumerate(self.gradients))
+        return self.world.allreduce(mine)
+
+
+def slowest(world: MPI.Intracomm, step: Step) -> float:
+    """Seconds of the slowest rank."""
+    world.Barrier()
+    begin = time.perf_counter()
+    step()
+    return world.allreduce(time.perf_counter() - begin, MPI.MAX)
+
+
+def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each way; all take turns in every round."""
+    world = MPI.COMM_WORLD
+    training = Training(world, options.bytes, options.layers)
+    flat = training.flat
+
+    def by_mpi() -> None:
+        training.compute()
+        world.Allreduce(MPI.IN_PLACE, flat)
+        np.divide(flat, world.size, out=flat)
+
+    def by_hpccoll() -> None:
+        training.compute()
+        comm.Allreduce(MPI.IN_PLACE, flat, hpccoll.AVG)
+
+    ways: dict[str, Step] = {"compute": training.compute, "mpi": by_mpi, "hpccoll": by_hpccoll}
+    made: dict[str, hpccoll.GradientBuckets] = {}
+    for name in (DEFAULT, *options.buckets):
+        size = None if name == DEFAULT else parse_bytes(name)
+        buckets = made[name] = hpccoll.GradientBuckets(comm, training.gradients, bucket_bytes=size)
+
+        def step(buckets: hpccoll.GradientBuckets = buckets) -> None:
+            training.compute(buckets.ready)
+            buckets.wait()
+
+        ways[name] = step
+    alone = statistics.median(slowest(world, lambda: comm.Allreduce(MPI.IN_PLACE, flat)) for _ in range(5))
+    training.calibrate(options.compute * alone)
+    rows: dict[str, dict[str, Any]] = {
+        name: {"way": name, "steps_s": [], "hidden_percent": [], "wrong": 0, "buckets": None} for name in ways
+    }
+    for turn in range(WARM_STEPS + options.rounds):
+        for name, way in ways.items():
+            seconds = slowest(world, way)
+            row, buckets = rows[name], made.get(name)
+            row["wrong"] += 0 if name == "compute" else training.wrong()
+            if turn < WARM_STEPS:
+                continue
+            row["steps_s"].append(seconds)
+            if buckets is not None:
+                row["hidden_percent"].append(buckets.times.hidden_percent)
+                row["buckets"], row["bucket_bytes"] = len(buckets), buckets.bucket_bytes
+    for buckets in made.values():
+        buckets.close()
+    return list(rows.values())
+
+
+def complete(rows: Sequence[dict[str, Any]]) -> None:
+    """Medians, and what they are compared with."""
+    for row in rows:
+        row["step_s"] = statistics.median(row["steps_s"])
+    by_way = {row["way"]: row for row in rows}
+    for row in rows:
+        row["added_s"] = row["step_s"] - by_way["compute"]["step_s"]
+        row["gain"] = by_way["hpccoll"]["step_s"] / row["step_s"]
+        row["hidden"] = statistics.median(row["hidden_percent"]) if row["hidden_percent"] else None
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lines for people."""
+    lines = ["# way       buckets   step ms    added ms   gain  hidden %  #wrong"]
+    for row in rows:
+        count = "" if row["buckets"] is None else str(row["buckets"])
+        hidden = "" if row["hidden"] is None else f"{row['hidden']:.0f}"
+        gain = "" if row["way"] == "compute" else f"{row['gain']:.2f}"
+        lines.append(
+            f"  {row['way']:<9} {count:>7} {row['step_s'] * 1e3:9.1f} {row['added_s'] * 1e3:11.1f}"
+            f" {gain:>6} {hidden:>9} {row['wrong']:7d}"
+        )
+    return "\n".join(lines)
+
+
+def drive(options: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Run on virtual hosts.  Exit status: 0, 1 when a result was wrong or the run failed, 2 without hosts."""
+    from benchmarks.cluster.__main__ import RunError, on_hosts
+    from tests.support.virtual_hosts import available
+
+    if (reason := available()) is not None:
+        print(f"benchmarks.cluster.buckets: {reason}", file=sys.stderr)
+        return 2
+    try:
+        found = on_hosts(HOSTS, options.ranks_per_host, "buckets", argv, options)
+    except RunError as error:
+        print(f"benchmarks.cluster.buckets: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"# {HOSTS} hosts of {options.ranks_per_host} ranks, {options.rate} a host; {options.bytes} bytes in "
+        f"{options.layers} layers, {options.rounds} rounds; default buckets: {found['default_bytes']} bytes"
+    )
+    print(table(found["rows"]))
+    return int(any(row["wrong"] for row in found["rows"]))
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cluster.buckets",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--bytes", type=parse_bytes, default=16 << 20, help="of all gradients of a rank (16M)")
+    add("--layers", type=int, default=16)
+    add("--buckets", type=lambda text: text.split(","), default=["1M", "4M"], help="sizes (1M,4M)")
+    add("--compute", type=float, default=1.0, help="time of the computation by that of the all-reduce (1)")
+    add("--rounds", type=int, default=7)
+    add("--rate", default="1gbit", help="egress limit of each host (1gbit)")
+    add("--ranks-per-host", type=int, default=1, help="(1: computing ranks need a core each)")
+    add("--timeout-s", type=float, default=600.0, help="limit of the run (600)")
+    add("--output", type=Path, help="measure on COMM_WORLD and write there, as on each of the hosts")
+    options = parser.parse_args(argv)
+    if options.output is None:
+        return drive(options, argv)
+    with hpccoll.Communicator(MPI.COMM_WORLD) as comm:
+        rows = measure(comm, options)
+    complete(rows)
+    if MPI.COMM_WORLD.rank == 0:
+        default = next(row["bucket_bytes"] for row in rows if row["way"] == DEFAULT)
+        options.output.write_text(json.dumps({"default_bytes": default, "rows": rows}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
