@@ -12,8 +12,8 @@ all-reduce of all gradients.  The ways of a step take turns:
     BYTES      GradientBuckets of this size; `default` of the size that the cost model gives
 
     step       median over the rounds of the slowest rank's time
-    added      that less the time of the computation alone: what was waited for, and by how much communication,
-               which needs cores, has slowed the computation
+    added      that less the time of the computation alone: what was waited for, and by how much
+               communication, which needs cores, has slowed the computation
     gain       the step of `hpccoll` by this one
     hidden     of the time that buckets were under way: what the program did not wait for (`buckets.times`)
 """
