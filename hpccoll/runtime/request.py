@@ -349,9 +349,9 @@ def _handle_for_known(
     handle = MPI.Grequest.Start(_query_known, None, None, (known,))
 
     def over() -> None:
-        handle.Complete()
-        if when_over is not None:
+        if when_over is not None:  # first: who waits for the handle may go on at once
             when_over()
+        handle.Complete()
 
     known.tell(handle.Complete if when_over is None else over)
     if not known.done:
