@@ -39,6 +39,10 @@ class Config:
     """Plans to take: "ring" for every collective that has it, or "allreduce:ring,broadcast:chain".
     Unset: chosen by size and layout."""
 
+    tuning: str = ""
+    """Where tables of `hpccoll tune` lie: a directory, or a file that ends in .toml.  "off": none is used.
+    Unset: hpccoll/tuning in XDG_CONFIG_HOME, or in .config of the home directory."""
+
     timeout_s: float = 300.0
     """Seconds (above 0) that a collective may take before CollectiveTimeoutError."""
 

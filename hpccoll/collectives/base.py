@@ -80,7 +80,7 @@ class Base(_Intracomm):
         op: Operation = MPI.SUM,
         root: int = 0,
     ) -> Explanation:
-        """Which plan a call would take and what each candidate would cost.
+        """Which plan a call would take, and why: what each candidate would cost, and took by measurement.
 
         `nbytes`: the size as nccl-tests counts it (of all blocks for collectives with a block for each rank).
         Raises: UsageError for an unknown collective or operator.  Collective at first use.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpccoll.plans.catalogue import Recipe, make_plan, names, recipe_of
 from hpccoll.plans.collective import LOCALLY_RAGGED, Collective
 from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
 from hpccoll.plans.links import Links
+from hpccoll.plans.measured import Measured, Time, call_bytes, decide
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.topology.layout import Layout
 
@@ -27,7 +28,8 @@ class Tuning:
     all lengths.  `order`: what the operator and the settings ask for.  `small_bytes` bounds the payload that
     a rank sends along with the agreement check (`one_shot`), `segment_bytes` a message; `chunk_bytes` is the
     smallest chunk.  `wire`: the dtype in which elements travel between nodes, where it is not their own; then
-    plans that cannot do that (MPI's own call, folding inputs one by one) are no candidates.
+    plans that cannot do that (MPI's own call, folding inputs one by one) are no candidates.  `measured`: what
+    plans took on this machine, as their elements are; `links` are then the measured ones.
     """
 
     native: bool = True
@@ -38,15 +40,17 @@ class Tuning:
     chunk_bytes: int = 1024 * 1024
     wire: str = ""
     links: Links = field(default_factory=Links)
+    measured: Measured = field(default_factory=Measured)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that could be taken, and its price."""
+    """A plan that could be taken, its price, and what a call of this size takes by measurement, if known."""
 
     name: str
     made: Plan
     cost: Cost
+    measured: Time | None = None
 
     @property
     def plan(self) -> str:
@@ -63,6 +67,14 @@ class Candidate:
         return self.cost.bytes_between_nodes
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The plan to take, then the others by price; and why that one."""
+
+    candidates: tuple[Candidate, ...]
+    why: str
+
+
 def describe(plan: Plan) -> str:
     """A plan in a few words: `scatter_rail_gather(ring, 4 chunks)`."""
     between = {step.algorithm for step in plan.steps if step.family in ("LEADERS", "RAIL", "LAST")}
@@ -74,7 +86,14 @@ def describe(plan: Plan) -> str:
 def candidates(
     collective: Collective, layout: Layout, itemsize: int, tuning: Tuning, only: str | None = None
 ) -> tuple[Candidate, ...]:
-    """Every plan that can do the collective: the one to take, then by price; `only` asks for one by name.
+    """Every plan that can do the collective: the one to take, then by price; `only` as in `choose`."""
+    return choose(collective, layout, itemsize, tuning, only).candidates
+
+
+def choose(
+    collective: Collective, layout: Layout, itemsize: int, tuning: Tuning, only: str | None = None
+) -> Choice:
+    """The plan to take among all that can do the collective; `only` asks for one by name.
 
     UsageError when `only` does not exist.  Where it exists but cannot do this call (one_shot a long one, a
     ring an operator that does not commute) the others are candidates.
@@ -88,13 +107,27 @@ def candidates(
     best_of: dict[str, Candidate] = {}
     for candidate in found:
         best_of.setdefault(candidate.name, candidate)
-    return tuple(best_of.values())
+    return _by_measurement(tuple(best_of.values()), collective, itemsize, tuning, only)
+
+
+def _by_measurement(
+    found: tuple[Candidate, ...], collective: Collective, itemsize: int, tuning: Tuning, only: str | None
+) -> Choice:
+    """The candidates with their measured times, the one to take first."""
+    # What is rounded between nodes takes another time than what was measured.
+    times = {} if tuning.wire else tuning.measured.times(collective.name, call_bytes(collective, itemsize))
+    every = [replace(one, measured=times.get(one.name)) for one in found]
+    if any(one.name == only for one in every):
+        return Choice(tuple(every), f"asked for by name: {only}")
+    taken, why = decide(every[0].name, {one.name: one.measured for one in every if one.measured is not None})
+    every.sort(key=lambda one: one.name != taken)
+    return Choice(tuple(every), why)
 
 
 def select(
     collective: Collective, layout: Layout, itemsize: int, tuning: Tuning, only: str | None = None
 ) -> Plan:
-    """The cheapest plan."""
+    """The plan to take."""
     return candidates(collective, layout, itemsize, tuning, only)[0].made
 
 

@@ -65,6 +65,7 @@ from hpccoll.runtime.reports import Reports
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
 from hpccoll.transports.mpi import MpiNetwork
+from hpccoll.tuning import place
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
@@ -109,7 +110,8 @@ class Context:
             self.metrics = measure(self.machine, config, comm.Get_name())
             ranks, cores = self._ranks_and_cores()
             self._spin_us = spin_time_us(ranks, cores)
-            self.planner = Planner(self.layout, self.rank, config)
+            measured = place.load(self.private, self.machine, config, deadline)
+            self.planner = Planner(self.layout, self.rank, config, measured)
             self.on_devices = DeviceCalls(self)
             self._network = MpiNetwork(self.private)
             self._movement = Movement(

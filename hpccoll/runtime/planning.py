@@ -20,7 +20,8 @@ from hpccoll.plans.collective import BLOCKED, SCANS, Collective
 from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
-from hpccoll.plans.select import Candidate, Tuning, candidates, possible, select
+from hpccoll.plans.measured import Measured, Time
+from hpccoll.plans.select import Candidate, Tuning, candidates, choose, possible, select
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.executor import Schedule
 from hpccoll.topology.layout import Layout
@@ -64,9 +65,10 @@ def plan_code(collective: str, name: str) -> int:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a plan is taken: the candidates with predicted times, the best first.
+    """Why a plan is taken: the candidates with predicted and measured times, the one taken first.
 
-    `forced` is the name asked for by `algorithm` or `forced()`, or empty.
+    `forced` is the name asked for by `algorithm` or `forced()`, or empty; `why`: what decided, in words;
+    `source`: the file with measured times, empty where none is used.
     """
 
     collective: str
@@ -74,6 +76,8 @@ class Explanation:
     layout: str
     forced: str
     candidates: tuple[Candidate, ...]
+    why: str
+    source: str
 
     @property
     def plan(self) -> str:
@@ -81,24 +85,39 @@ class Explanation:
         return self.candidates[0].name
 
     def __str__(self) -> str:
-        why = f"asked for by name: {self.forced}" if self.forced else "lowest predicted time"
-        lines = [f"{self.collective} of {self.nbytes} bytes on layout {self.layout}: {why}"]
+        lines = [f"{self.collective} of {self.nbytes} bytes on layout {self.layout}: {self.why}"]
         for candidate in self.candidates:
             mark = "->" if candidate is self.candidates[0] else "  "
             lines.append(
                 f"{mark} {candidate.plan:44s} {candidate.time_s * 1e6:12.1f} us predicted, "
-                f"{candidate.bytes_between_nodes} bytes leave a node"
+                f"{self._measured(candidate)}{candidate.bytes_between_nodes} bytes leave a node"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, f"measured: {self.source or 'nothing (hpccoll tune)'}"])
+
+    def _measured(self, candidate: Candidate) -> str:
+        if not any(one.measured for one in self.candidates):
+            return ""
+        return f"{_measured_us(candidate.measured):>26s}, "
+
+
+def _measured_us(time: Time | None) -> str:
+    if time is None:
+        return "not measured"
+    low, middle, high = (f"{one * 1e6:.1f}" for one in (time.low_s, time.time_s, time.high_s))
+    return f"{middle} us ({low} to {high})"
 
 
 class Planner:
-    """Chooses and keeps the plans of one communicator; all ranks choose alike."""
+    """Chooses and keeps the plans of one communicator; all ranks choose alike.
 
-    def __init__(self, layout: Layout, rank: int, config: Config) -> None:
+    `measured`: what plans took on this machine, the same on all ranks.
+    """
+
+    def __init__(self, layout: Layout, rank: int, config: Config, measured: Measured | None = None) -> None:
         self._layout = layout
         self._rank = rank
         self._config = config
+        self._measured = measured or Measured()
         self._wanted = _wanted(config.algorithm, layout)
         self._forced = ""
         self._cache: dict[Key, Planned] = {}
@@ -198,8 +217,9 @@ class Planner:
             tuning = self._tuning(arithmetic.mpi is not None, order, self._wire(name, arithmetic))
         collective = Collective(name, self._layout.size, count, root)
         only = self.only_now(name)
-        found = candidates(collective, self._layout, itemsize, tuning, only or None)
-        return Explanation(name, nbytes, str(self._layout), only, found)
+        choice = choose(collective, self._layout, itemsize, tuning, only or None)
+        layout, source = str(self._layout), self._measured.source
+        return Explanation(name, nbytes, layout, only, choice.candidates, choice.why, source)
 
     @contextmanager
     def forced(self, name: str) -> Generator[None, None, None]:
@@ -255,7 +275,8 @@ class Planner:
     def _tuning(self, native: bool, order: Order, wire: str = "") -> Tuning:
         config, limit = self._config, mpi.COUNT_LIMIT
         segment = min(config.segment_bytes, limit)
-        return Tuning(native, order, limit, config.small_bytes, segment, config.chunk_bytes, wire)
+        sizes = config.small_bytes, segment, config.chunk_bytes
+        return Tuning(native, order, limit, *sizes, wire, self._measured.links, self._measured)
 
 
 def wire_of(collective: str, arithmetic: Arithmetic, config: Config) -> str:

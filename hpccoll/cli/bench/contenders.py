@@ -101,6 +101,12 @@ class Contender:
         cost = best.cost
         return Taken(best.name, best.plan, Crossing(cost.bytes_inside_node, cost.bytes_between_nodes))
 
+    def predicted_s(self, case: Case) -> float:
+        """The price of what should carry the case out."""
+        with self.inside():
+            predicted: float = self._explained(case).candidates[0].time_s
+        return predicted
+
     def taken(self, case: Case, ran: Counter[str]) -> Taken:
         """What did carry it out; `ran` counts the calls of each plan."""
         expected = self.expected(case)

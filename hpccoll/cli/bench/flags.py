@@ -81,6 +81,21 @@ _HOW: tuple[Flag, ...] = (
         "most that a call may take; MPI's own has no limit (default: HPCCOLL_TIMEOUT_S)",
     ),
 )
+_COMPARED: tuple[Flag, ...] = (
+    (
+        ("--rounds",),
+        "N",
+        "5",
+        "rounds of --compare, in each of which all take their turn with a part of the iterations",
+    ),
+    (
+        ("--within",),
+        "PERCENT",
+        None,
+        "with --compare, exit status 1 where the plan that selection takes is slower than the best one, or "
+        "than flat, by more than that, and so is the lower end of the ratio's 95 % interval",
+    ),
+)
 _SHOWN: tuple[Flag, ...] = (
     (
         ("-C", "--report_cputime"),
@@ -140,6 +155,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         called.add_argument(name, action="store_true", help=text)
     _add(parser, "how it is measured", _HOW)
+    _add(parser, "the choice among plans", _COMPARED)
     _add(parser, "what is shown", _SHOWN).add_argument("--per-level", action="store_true", help=_PER_LEVEL)
     for names in REFUSED:
         parser.add_argument(*names, nargs="?", const="", dest=names[1], help=argparse.SUPPRESS)

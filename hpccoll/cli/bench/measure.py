@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from typing import Any
@@ -21,10 +21,8 @@ from hpccoll.cli.bench.overlap import Halves, measure_overlap
 from hpccoll.cli.bench.pattern import Pattern, count_wrong, fill, spoil
 from hpccoll.cli.bench.places import Blocks, Place
 from hpccoll.cli.bench.results import Case, Half, Row
-from hpccoll.cli.bench.timing import Block, spread_of, time_block
+from hpccoll.cli.bench.timing import Block, Pace, spread_of, time_block
 
-# --compare: so many rounds, each a part of the iterations, so that a slow moment of the machine meets all.
-ROUNDS = 5
 _REDUCTIONS = {2: MPI.MIN, 3: MPI.MAX}
 
 
@@ -52,6 +50,17 @@ class Arrays:
     keeps: bool
     takes: bool
     in_place: bool
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A contender's wrong elements of all ranks, and the seconds of a call in each round, the slowest rank's.
+
+    It is not timed where an element is wrong, and not to the end where it is hopeless.
+    """
+
+    wrong: int
+    rounds_s: tuple[float, ...] = ()
 
 
 class Measurement:
@@ -115,14 +124,7 @@ class Measurement:
         """The times and wrong elements of all contenders; `ran` gets how many calls each plan made."""
         if not contenders:
             return []
-        place = self._place(case)
-        arrays = self._arrays(case, place, in_place)
-        out = arrays.take[: sum(piece.length for piece in case.operation.result(place))]
-        with ExitStack() as open_calls:
-            run = [
-                Calls(one, open_calls.enter_context(one.bound(case, place, arrays.arguments, out)), ran=plans)
-                for one, plans in zip(contenders, ran, strict=True)
-            ]
+        with self._bound(case, contenders, ran, in_place=in_place) as (run, arrays, place):
             for calls in run:
                 with calls.contender.inside():
                     for _ in range(self._options.warmup):
@@ -137,6 +139,47 @@ class Measurement:
                 for calls, share in zip(run, shares, strict=True)
             ]
 
+    def checked(self, case: Case, contenders: Sequence[Contender], pace: Pace) -> list[Checked]:
+        """Each contender's result out of place is checked, and if right, timed in rounds with the others."""
+        ran = [Counter[str]() for _ in contenders]
+        with self._bound(case, contenders, ran, in_place=False) as (run, arrays, place):
+            wrong = [self._check(case, calls, arrays, place) or 0 for calls in run]
+            right = [calls for calls, count in zip(run, wrong, strict=True) if not count]
+            # The first call makes connections and plans; the second one says how long the rounds should be.
+            once = [[self._one_s(calls, 1) for _ in range(2)][-1] for calls in right]
+            rounds: list[list[float]] = [[] for _ in right]
+            for turn in range(pace.rounds):
+                for index in range(len(right)):
+                    which = (index + turn) % len(right)
+                    if turn < pace.rounds_of(once[which], min(once)):
+                        rounds[which].append(self._one_s(right[which], pace.calls(once[which])))
+            self.out_of_bounds += self._overwritten()
+        times = iter(rounds)
+        return [Checked(count, () if count else tuple(next(times))) for count in wrong]
+
+    def _one_s(self, calls: Calls, count: int) -> float:
+        """Seconds of a call, the slowest rank's."""
+        with calls.contender.inside():
+            block = time_block(
+                calls.call, self._world.Barrier, iterations=1, calls=count, settle=self._kind.settle
+            )
+        return self._over_ranks([block.elapsed_s / count], slowest=True)[0]
+
+    @contextmanager
+    def _bound(
+        self, case: Case, contenders: Sequence[Contender], ran: Sequence[Counter[str]], *, in_place: bool
+    ) -> Iterator[tuple[list[Calls], Arrays, Place]]:
+        """The calls of all contenders, on the same arrays; `ran` gets how many calls each plan made."""
+        place = self._place(case)
+        arrays = self._arrays(case, place, in_place)
+        out = arrays.take[: sum(piece.length for piece in case.operation.result(place))]
+        with ExitStack() as open_calls:
+            run = [
+                Calls(one, open_calls.enter_context(one.bound(case, place, arrays.arguments, out)), ran=plans)
+                for one, plans in zip(contenders, ran, strict=True)
+            ]
+            yield run, arrays, place
+
     def _place(self, case: Case) -> Place:
         return case.operation.place(self._world.rank, self._world.size, case.root, case.count)
 
@@ -145,7 +188,7 @@ class Measurement:
     def _time(self, run: Sequence[Calls]) -> None:
         """The iterations of all contenders: in turn in each round, another one first each time."""
         options = self._options
-        rounds = min(ROUNDS, options.iterations) if len(run) > 1 else 1
+        rounds = min(options.rounds, options.iterations) if len(run) > 1 else 1
         for turn in range(rounds):
             first, end = (options.iterations * number // rounds for number in (turn, turn + 1))
             for index in range(len(run)):

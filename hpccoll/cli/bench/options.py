@@ -19,6 +19,7 @@ AVERAGES = ("rank 0's", "the average of all ranks'", "the fastest rank's", "the 
 MIN_BW_VARIABLE = "NCCL_TESTS_MIN_BW"
 DEVICES = ("cpu", "cuda")
 PLAIN, PLAIN_ON_DEVICE = "mpi", "nccl"
+FEW_ROUNDS = 5  # fewer have no interval worth the name
 _ALL_ROOTS = -1
 _MOST = 2**31 - 1
 
@@ -51,6 +52,8 @@ class Options:
     skip: int
     algorithm: str | None
     compare: bool
+    rounds: int
+    within_pct: float | None
     mode: Mode
     reproducible: bool
     layout: str | None
@@ -130,6 +133,8 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] | None = None) -> 
         skip=_integer("-K/--per_iter_skip", args.per_iter_skip, 0, iterations - 1),
         algorithm=args.algorithm,
         compare=args.compare,
+        rounds=_integer("--rounds", args.rounds, 1),
+        within_pct=None if args.within is None else _positive("--within", args.within),
         mode=_mode(args),
         reproducible=args.reproducible,
         layout=args.layout,
@@ -167,6 +172,13 @@ def _check_together(args: argparse.Namespace, options: Options) -> None:
         raise UsageError(f"--minbytes 0 never grows by the factor -f {options.step_factor}: use -i")
     if options.compare and options.algorithm is not None:
         raise UsageError(f"--compare and --algorithm {options.algorithm}: give one of them")
+    if options.within_pct is not None and not options.compare:
+        raise UsageError(f"--within {args.within} is about the plans that --compare compares")
+    if options.within_pct is not None and min(options.rounds, options.iterations) < FEW_ROUNDS:
+        raise UsageError(
+            f"--within {args.within}: needs at least {FEW_ROUNDS} rounds and iterations, "
+            f"--rounds {args.rounds} -n {args.iters} has fewer"
+        )
     if options.reproducible and not options.operation.reduces:
         raise UsageError(
             f"--reproducible: {options.operation.name} does no arithmetic, so that it has no price"

@@ -1,9 +1,9 @@
 """The same as JSON, version 3 of nccl-tests' layout, with keys of our own beside theirs.
 
 Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `device`, `stand_in`, `notes`,
-`mode`, `average`, in each result `algorithm`, `plan`, `selected`, `reproducible`, `price`, `per_level` and
-(with several contenders) `*_rounds_us`, and with --overlap `overlap_percent` in each half.  `okay` and
-flags are true or false, not words.
+`mode`, `average`, `choices`, in each result `algorithm`, `plan`, `selected`, `reproducible`, `price`,
+`per_level` and (with several contenders) `*_rounds_us`, and with --overlap `overlap_percent` in each half.
+`okay` and flags are true or false, not words.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from hpccoll.cli.bench.choice import Judged, judge
 from hpccoll.cli.bench.facts import RunFacts
 from hpccoll.cli.bench.options import AVERAGES, Options
 from hpccoll.cli.bench.results import Half, Outcome, Row
@@ -50,6 +51,7 @@ def document(
         "average": f"{options.average}: {AVERAGES[options.average]}",
         "config": _config(options, facts),
         "results": [_result(row, options) for row in outcome.rows],
+        "choices": [_choice(one) for one in judge(outcome.rows)] if options.compare else None,
         "out_of_bounds": {"count": outcome.out_of_bounds, "okay": outcome.out_of_bounds == 0},
         "average_bus_bandwidth": {
             "bandwidth": outcome.busbw(),
@@ -59,6 +61,21 @@ def document(
         "end_time": times[1],
     }
     return json.dumps(contents, indent=1)
+
+
+def _choice(one: Judged) -> dict[str, Any]:
+    """The time of the choice over those of others, with its interval."""
+    case = one.case
+    return {
+        "size": case.nbytes,
+        "type": case.datatype,
+        "redop": case.redop or "none",
+        "root": case.root,
+        "half": one.half,
+        "plan": one.plan,
+        "over_best": asdict(one.best),
+        "over_flat": None if one.flat is None else asdict(one.flat),
+    }
 
 
 def _config(options: Options, facts: RunFacts) -> dict[str, Any]:

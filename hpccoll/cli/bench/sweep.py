@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from mpi4py import MPI
 
+from hpccoll.cli.bench.choice import is_good, judge
 from hpccoll.cli.bench.contenders import Contender, operator_of
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.facts import RunFacts, gather_facts
@@ -160,7 +161,10 @@ class Sweep:
         names = self._compared if options.compare else []
         memory = self._memory_line() if options.memory and not outcome.errors else None
         self._say(footer_lines(outcome, options, names, memory))
-        status = 0 if outcome.is_good(options.min_bandwidth) else 1
+        good = outcome.is_good(options.min_bandwidth)
+        if options.within_pct is not None:
+            good = good and is_good(judge(outcome.rows), options.within_pct)
+        status = 0 if good else 1
         if options.json is not None and self._facts is not None and self._world.rank == 0:
             times = (self._begin, _now())
             text = document(outcome, options, self._facts, args=args, environ=os.environ, times=times)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpccoll.cli.bench.choice import WITHIN_PCT, choice_lines, judge
 from hpccoll.cli.bench.facts import RankFacts, RunFacts
 from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.options import AVERAGES, Options
@@ -205,6 +206,8 @@ def footer_lines(
     yield _footer("Avg bus bandwidth", f"{found:g} {verdict}")
     for name in algorithms:
         yield _footer(f"  {name}", f"{outcome.busbw(name):g}")
+    judged = judge(outcome.rows) if options.compare else []
+    yield from choice_lines(judged, WITHIN_PCT if options.within_pct is None else options.within_pct)
     price = outcome.price()
     if price is not None:
         yield _footer("Reproducible price", f"{price:.3g} times default (geometric mean)")

@@ -28,6 +28,29 @@ class Block:
     each_s: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How often contenders are called that take turns: rounds of calls that together last `round_s`.
+
+    One that is slower than the fastest by more than `HOPELESS` takes part in the first `FEW` rounds only.
+    """
+
+    rounds: int
+    round_s: float
+
+    HOPELESS = 4.0
+    FEW = 3
+    MOST_CALLS = 2000
+
+    def calls(self, once_s: float) -> int:
+        """Calls in a round of what takes so long."""
+        return max(1, min(self.MOST_CALLS, ceil(self.round_s / max(once_s, 1e-7))))
+
+    def rounds_of(self, once_s: float, fastest_s: float) -> int:
+        """Rounds of what takes so long."""
+        return self.rounds if once_s <= self.HOPELESS * fastest_s else min(self.FEW, self.rounds)
+
+
 def time_block(
     call: Callable[[], object],
     barrier: Callable[[], object],
