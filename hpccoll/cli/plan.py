@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hpccoll.plans.draw import draw_svg, draw_text, table
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.lower import lower
 from hpccoll.plans.machines import MACHINES, PLAIN, Machine
+from hpccoll.plans.measured import Time
 from hpccoll.plans.select import Candidate
 from hpccoll.plans.steps import Plan
 from hpccoll.plans.text import bytes_text, operation_text, time_text
@@ -61,6 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", metavar="NAME", help="this plan instead of the cheapest one")
     parser.add_argument(
         "--root", metavar="R", type=int, default=0, help=f"of a {', '.join(_ROOTED)} (default: 0)"
+    )
+    parser.add_argument(
+        "--tuning", metavar="FILE", help="also a table of `hpccoll tune`, of this layout, on any machine"
     )
     parser.add_argument("--rank", metavar="R", type=int, help="also list the operations of rank R")
     parser.add_argument("--svg", metavar="FILE", help="draw the plan to FILE")
@@ -124,13 +129,22 @@ def _elements(case: Case) -> str:
 
 
 def _candidate_lines(case: Case) -> list[str]:
-    rows = [("   candidate", "predicted", "leaves a node", "moves inside a node")]
+    by_measurement = any(one.measured for one in case.candidates)
+    head = ("measured",) if by_measurement else ()
+    rows = [("   candidate", "predicted", *head, "leaves a node", "moves inside a node")]
     for one in case.candidates:
         mark = "->" if one is case.chosen else "  "
         cost = one.cost
+        took = (_measured_text(one.measured),) if by_measurement else ()
         moved = bytes_text(cost.bytes_between_nodes), bytes_text(cost.bytes_inside_node)
-        rows.append((f"{mark} {one.plan}", time_text(cost.time_s), *moved))
-    return table(rows)
+        rows.append((f"{mark} {one.plan}", time_text(cost.time_s), *took, *moved))
+    return [*table(rows), *([f"measured: {case.source}"] if case.source else [])]
+
+
+def _measured_text(time: Time | None) -> str:
+    if time is None:
+        return "-"
+    return f"{time_text(time.time_s)} ({time_text(time.low_s)} to {time_text(time.high_s)})"
 
 
 def _level_lines(case: Case) -> list[str]:
@@ -186,6 +200,7 @@ def _candidate_as_dict(one: Candidate) -> dict[str, Any]:
         "plan": one.plan,
         "chunks": one.made.chunks,
         "time_s": one.time_s,
+        "measured_s": None if one.measured is None else asdict(one.measured),
         "busy_s": one.cost.busy_s,
         "bytes_between_nodes": one.cost.bytes_between_nodes,
         "bytes_inside_node": one.cost.bytes_inside_node,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hpccoll.cli.sizes import parse_bytes
@@ -16,10 +17,12 @@ from hpccoll.plans.catalogue import make_plan, recipe_of
 from hpccoll.plans.collective import BLOCKED, REDUCTIONS, ROOTED, SCANS, Collective
 from hpccoll.plans.cost import price
 from hpccoll.plans.flat import ONE_SHOT
-from hpccoll.plans.machines import Machine, machine_of
-from hpccoll.plans.select import WHOLE, Candidate, Tuning, candidates
+from hpccoll.plans.machines import PLAIN, Machine, machine_of
+from hpccoll.plans.measured import Measured
+from hpccoll.plans.select import WHOLE, Candidate, Tuning, candidates, choose
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
+from hpccoll.tuning.table import from_toml
 
 NOT_ON_DEVICES = (*SCANS, "barrier")
 
@@ -45,6 +48,7 @@ class Case:
     chosen: Candidate
     note: str
     rank: int | None
+    source: str
 
     @property
     def plan(self) -> Plan:
@@ -73,21 +77,42 @@ def case_of(args: argparse.Namespace) -> Case:
     collective = Collective(name, layout.size, travelling, root if name in ROOTED else 0)
     narrow = reduces and name not in SCANS and unit == CARRIED.name and layout.node_count > 1
     wire = config.wire_dtype if narrow and not on_devices else ""
-    tuning = _tuning(config, row, reduces and not on_devices, wire, machine)
-    found = candidates(collective, layout, itemsize, tuning)
+    measured = _measured(args.tuning, machine, layout)
+    if args.tuning is not None:
+        machine = replace(machine, links=measured.links)
+    tuning = _tuning(config, row, reduces and not on_devices, wire, machine, measured)
+    choice = choose(collective, layout, itemsize, tuning)
+    found = choice.candidates
     chosen = found[0]
-    note = "lowest predicted time" + (" of the reproducible plans" if tuning.order is Order.FOLD else "")
+    note = choice.why + (" of the reproducible plans" if tuning.order is Order.FOLD else "")
     if args.algorithm is not None:
         _named("--algorithm", lambda text: recipe_of(name, text, layout), args.algorithm)
         chosen, note = _asked_for(args.algorithm, collective, layout, itemsize, tuning)
         same = [one for one in found if one.name == chosen.name]  # it is among them unless not considered
         chosen, found = (same[0], found) if same else (chosen, (*found, chosen))
-    return Case(
-        machine, collective, layout, used, count, args.dtype, itemsize, unit, found, chosen, note, rank
-    )  # fmt: skip
+    asked = used, count, args.dtype, itemsize, unit
+    return Case(machine, collective, layout, *asked, found, chosen, note, rank, measured.source)
 
 
-def _tuning(config: Config, row: Row, reduces: bool, wire: str, machine: Machine) -> Tuning:
+def _measured(file: str | None, machine: Machine, layout: Layout) -> Measured:
+    """What a table says of a layout, whatever machine it is of."""
+    if file is None:
+        return Measured()
+    if machine.name != PLAIN:
+        raise UsageError("--tuning goes without --machine: the table has a machine of its own")
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--tuning: cannot read {file}: {getattr(error, 'strerror', error)}") from None
+    table = from_toml(text, file)
+    if table.fingerprint.layout != str(layout):
+        raise UsageError(f"--tuning: {file} is of layout {table.fingerprint.layout}, not {layout}")
+    return table.measured(f"{file}, on {'; '.join(table.fingerprint.hardware)}")
+
+
+def _tuning(
+    config: Config, row: Row, reduces: bool, wire: str, machine: Machine, measured: Measured
+) -> Tuning:
     """What the settings say; the operator is taken for one that commutes and is native."""
     rounds = reduces and row.kind not in ("bool", "int", "uint")
     return Tuning(
@@ -97,6 +122,7 @@ def _tuning(config: Config, row: Row, reduces: bool, wire: str, machine: Machine
         chunk_bytes=config.chunk_bytes,
         wire=wire,
         links=machine.links,
+        measured=measured,
     )
 
 

@@ -8,6 +8,7 @@ nothing is known.  The ends of the interval go the same way.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, log
@@ -59,7 +60,9 @@ class Curve:
         if nbytes > self.sizes[-1]:
             inside = nbytes <= BEYOND * self.sizes[-1]
             return self.times[-1].scaled(nbytes / self.sizes[-1]) if inside else None
-        above = next(index for index, size in enumerate(self.sizes) if size >= nbytes)
+        above = bisect_left(self.sizes, nbytes)
+        if self.sizes[above] == nbytes:
+            return self.times[above]
         return _between(nbytes, self.sizes[above - 1 : above + 1], self.times[above - 1 : above + 1])
 
 
@@ -118,7 +121,7 @@ def decide(priced_first: str, times: Mapping[str, Time]) -> tuple[str, str]:
     best = min(faster, key=lambda name: (times[name].time_s, name), default=priced_first)
     flat = times.get("flat")
     if flat is not None and flat.time_s * FLAT_MARGIN < times[best].time_s:
-        return "flat", f"measured: {best}, else the choice, is slower than flat"
+        return "flat", f"measured: {best}, else taken, is slower than flat"
     if best != priced_first:
         return best, f"measured: faster than {priced_first}, which has the lowest predicted time"
     return best, f"{predicted}; measured: none is surely faster"

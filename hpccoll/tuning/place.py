@@ -18,7 +18,8 @@ from hpccoll.errors import UsageError
 from hpccoll.plans.measured import Measured
 from hpccoll.topology.agreement import wait_all
 from hpccoll.topology.machine import Machine
-from hpccoll.tuning.fingerprint import Fingerprint, gather_fingerprint, layout_part
+from hpccoll.tuning.fingerprint import Fingerprint, layout_part
+from hpccoll.tuning.here import gather_fingerprint
 from hpccoll.tuning.table import Table, from_toml, to_toml
 
 OFF = "off"

@@ -29,7 +29,8 @@ from hpccoll.config import load
 from hpccoll.errors import UsageError
 from hpccoll.plans.measured import decide
 from hpccoll.tuning import links, place
-from hpccoll.tuning.fingerprint import Fingerprint, fingerprint_of
+from hpccoll.tuning.fingerprint import Fingerprint
+from hpccoll.tuning.here import fingerprint_of
 from hpccoll.tuning.statistics import median_interval, without_rounds
 from hpccoll.tuning.table import Entry, Row, Table, from_toml
 from hpccoll.units import number_text
