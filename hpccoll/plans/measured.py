@@ -9,8 +9,9 @@ nothing is known.  The ends of the interval go the same way.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from math import exp, log
 
 from hpccoll.plans.collective import Collective
@@ -80,15 +81,30 @@ def _between(nbytes: int, sizes: tuple[int, ...], times: tuple[Time, ...]) -> Ti
 
 
 @dataclass(frozen=True)
+class DeviceFacts:
+    """What times on devices depend on besides: NCCL's version, the ranks' devices, alike ones together."""
+
+    nccl: int
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(nccl: int, names: Sequence[str]) -> DeviceFacts:
+        """From the name of each rank's device."""
+        return DeviceFacts(nccl, tuple(f"{len(list(run))} x {name}" for name, run in groupby(names)))
+
+
+@dataclass(frozen=True)
 class Measured:
     """All that was measured: curves by memory and collective, then by plan; what the links give.
 
-    `source` says where it is from, in words.
+    `source` says where it is from, in words.  `device`: what those in the memory of devices were measured
+    with, which selection there must compare; None where there are none.
     """
 
     source: str = ""
     curves: Mapping[Key, Mapping[str, Curve]] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
+    device: DeviceFacts | None = None
 
     def times(self, collective: str, nbytes: int, memory: str = HOST) -> dict[str, Time]:
         """By name, what plans take for a size as nccl-tests counts it."""

@@ -294,7 +294,9 @@ class DeviceCalls:
             from hpccoll.runtime.device_side import DeviceSide
 
             context = self._context
-            self._side = DeviceSide(context.private, context.layout, context.config, ordinal)
+            self._side = DeviceSide(
+                context.private, context.layout, context.config, ordinal, context.planner.measured
+            )
             self.replays = Replays(context)
         return self._side
 

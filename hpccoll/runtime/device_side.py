@@ -33,6 +33,7 @@ from hpccoll.plans.catalogue import make_plan, names, recipe_of
 from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.lower import lower
+from hpccoll.plans.measured import DEVICE, DeviceFacts, Measured, call_bytes, decide
 from hpccoll.plans.select import CHUNKS
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.runtime.between import Bridge, HopsOf
@@ -47,7 +48,7 @@ from hpccoll.runtime.streams import Device, Kept, PinnedPool, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.devices import shared_devices
-from hpccoll.topology.gpus import identity
+from hpccoll.topology.gpus import identity, name_of
 from hpccoll.topology.layout import Layout
 from hpccoll.topology.notation import format_ranks
 from hpccoll.transports import nccl
@@ -92,6 +93,10 @@ class ByNccl:
         return askew or (call.collective not in IN_PLACE and bool(np.may_share_memory(call.give, take.flat)))
 
 
+def _words(facts: DeviceFacts) -> str:
+    return f"NCCL {facts.nccl}, {'; '.join(facts.names)}"
+
+
 def _converts(arithmetic: Arithmetic | None) -> bool:
     return arithmetic is not None and arithmetic.operator.into is not None
 
@@ -107,11 +112,14 @@ class DeviceSide:
     `reason`: empty where NCCL is used, else why all ranks' calls go over the host.
     """
 
-    def __init__(self, private: MPI.Intracomm, layout: Layout, config: Config, ordinal: int) -> None:
+    def __init__(
+        self, private: MPI.Intracomm, layout: Layout, config: Config, ordinal: int, measured: Measured
+    ) -> None:
         self._private = private
         self._rank, self._size = private.rank, private.size
         self._layout = layout
         self._config = config
+        self._measured = measured
         self.device = Device(ordinal)
         self.reason = self._agree_on_path()
         with self.device:
@@ -133,12 +141,14 @@ class DeviceSide:
             "device": identity(self.device.ordinal),
             "missing": missing,
             "version": 0 if missing else nccl.version(),
+            "name": name_of(self.device.ordinal),
             "shares": not missing and nccl.may_share_devices(),
             "cupy": find_spec("cupy") is not None,
         }
         texts = gather(self._private, json.dumps(facts).encode(), self._deadline(), "devices of all ranks")
         found = [json.loads(text) for text in texts]
         self._has_cupy = all(fact["cupy"] for fact in found)
+        self._trust(DeviceFacts.of(found[0]["version"], [fact["name"] for fact in found]))
         if self._config.device_path == "host":
             return "device_path is host"
         reason = why_not_nccl(found)
@@ -147,6 +157,19 @@ class DeviceSide:
         if reason and self._rank == 0:
             warnings.warn(f"collectives on device arrays go over the host: {reason}", stacklevel=2)
         return reason
+
+    def _trust(self, here: DeviceFacts) -> None:
+        """Times of other devices, or of another NCCL, are not used, and that is said."""
+        there = self._measured.device
+        if there is not None and there != here:
+            if self._rank == 0:
+                warnings.warn(
+                    f"times on devices in {self._measured.source} are not used: measured with "
+                    f"{_words(there)}, here is {_words(here)}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._measured = Measured()
 
     def _deadline(self) -> float:
         return time.monotonic() + self._config.init_timeout_s
@@ -225,7 +248,9 @@ class DeviceSide:
         """
         # A scaled sum has an operator of one communicator.
         flat = how.operator == SCALED or how.whole or collective.name in SCANS
-        name = only if only in self.names(collective.name) and not flat else "flat"
+        found = self.names(collective.name)
+        name = only if only in found else self.chosen(collective.name, call_bytes(collective, how.itemsize))
+        name = "flat" if flat else name
         if self._by_mpi and name == "flat":
             alone = self._layout.node_count == self._size  # all steps are between nodes
             fitting = [other for other in self.names(collective.name) if (other == "flat") is alone]
@@ -236,6 +261,11 @@ class DeviceSide:
         chunks = max(count for count in CHUNKS if count <= most)
         segment = max(1, collective.elements)
         return make_plan(name, collective, self._layout, segment=segment, chunks=chunks, between=NATIVE)
+
+    def chosen(self, collective: str, nbytes: int) -> str:
+        """The plan for a size: NCCL's own call, unless another one is measured to be faster."""
+        names, times = self.names(collective), self._measured.times(collective, nbytes, DEVICE)
+        return decide("flat", {name: time for name, time in times.items() if name in names})[0]
 
     def names(self, collective: str) -> tuple[str, ...]:
         """The plans of a collective that consist of NCCL's calls."""

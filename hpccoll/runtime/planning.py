@@ -117,7 +117,7 @@ class Planner:
         self._layout = layout
         self._rank = rank
         self._config = config
-        self._measured = measured or Measured()
+        self.measured = measured or Measured()
         self._wanted = _wanted(config.algorithm, layout)
         self._forced = ""
         self._cache: dict[Key, Planned] = {}
@@ -218,7 +218,7 @@ class Planner:
         collective = Collective(name, self._layout.size, count, root)
         only = self.only_now(name)
         choice = choose(collective, self._layout, itemsize, tuning, only or None)
-        layout, source = str(self._layout), self._measured.source
+        layout, source = str(self._layout), self.measured.source
         return Explanation(name, nbytes, layout, only, choice.candidates, choice.why, source)
 
     @contextmanager
@@ -276,7 +276,7 @@ class Planner:
         config, limit = self._config, mpi.COUNT_LIMIT
         segment = min(config.segment_bytes, limit)
         sizes = config.small_bytes, segment, config.chunk_bytes
-        return Tuning(native, order, limit, *sizes, wire, self._measured.links, self._measured)
+        return Tuning(native, order, limit, *sizes, wire, self.measured.links, self.measured)
 
 
 def wire_of(collective: str, arithmetic: Arithmetic, config: Config) -> str:

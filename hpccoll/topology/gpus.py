@@ -50,6 +50,18 @@ def identity(ordinal: int) -> str:
     return uuid_text(bytes(uuid.bytes))
 
 
+def name_of(ordinal: int) -> str:
+    """What a device is called, such as "NVIDIA H100 80GB HBM3".  Raises: ResourceError as `identity`."""
+    from cuda.bindings import driver
+
+    status, handle = driver.cuDeviceGet(ordinal)
+    if status == driver.CUresult.CUDA_SUCCESS:
+        status, raw = driver.cuDeviceGetName(128, handle)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ResourceError(f"CUDA: device {ordinal} has no name ({status.name})")
+    return bytes(raw).partition(b"\0")[0].decode(errors="replace")
+
+
 def uuid_text(raw: bytes) -> str:
     """A UUID as nvidia-smi writes it."""
     text = raw.hex()

@@ -5,8 +5,8 @@
     form = 1
     [machine]            the fingerprint;  [machine.settings]
     [run]                when and how it was measured: for people, not read
-    [links]              for the cost model, by the names in `plans.links.Links`; one that is missing keeps its
-                         default
+    [links]              for the cost model, by the names in `plans.links.Links`; a missing one keeps its default
+    [device]             NCCL's version and the ranks' devices, where arrays were on devices
     [[measured]]         memory, collective, bytes, plans: one for each size
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from hpccoll.errors import UsageError
 from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.links import Links
-from hpccoll.plans.measured import MEMORIES, Curve, Key, Measured, Time
+from hpccoll.plans.measured import DEVICE, MEMORIES, Curve, DeviceFacts, Key, Measured, Time
 from hpccoll.tuning.fingerprint import SETTINGS, Fingerprint, Setting
 
 if sys.version_info >= (3, 11):
@@ -78,6 +78,7 @@ class Table:
         fingerprint: of which machine it is.
         entries: by memory and collective, each by size.
         links: measured ones, by their names in `Links`.
+        device: what was there besides, where arrays were on devices.
         run: how it was measured, for people.
 
     """
@@ -85,6 +86,7 @@ class Table:
     fingerprint: Fingerprint
     entries: tuple[Entry, ...]
     links: Mapping[str, float] = field(default_factory=dict)
+    device: DeviceFacts | None = None
     run: Mapping[str, Setting] = field(default_factory=dict)
 
     def measured(self, source: str) -> Measured:
@@ -98,14 +100,16 @@ class Table:
             for key, plans in curves.items()
         }
         links: dict[str, Any] = dict(self.links)
-        return Measured(source, made, Links(**links))
+        return Measured(source, made, Links(**links), self.device)
 
     def updated(self, newer: Table) -> Table:
         """With all that a newer one of the same machine has, and what only this one has."""
         replaced = {entry.key for entry in newer.entries}
-        kept = [entry for entry in self.entries if entry.key not in replaced]
+        gone = DEVICE if newer.device not in (None, self.device) else ""  # of other devices
+        kept = [one for one in self.entries if one.key not in replaced and one.memory != gone]
         entries = (*kept, *newer.entries)
-        return Table(newer.fingerprint, entries, {**self.links, **newer.links}, newer.run)
+        links = {**self.links, **newer.links}
+        return Table(newer.fingerprint, entries, links, newer.device or self.device, newer.run)
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -121,7 +125,10 @@ def to_toml(table: Table) -> str:
         ("machine.settings", settings),
         ("run", table.run),
         ("links", table.links),
+        ("device", {} if table.device is None else asdict(table.device)),
     ):
+        if not values:
+            continue
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     for entry in table.entries:
         lines += [
@@ -186,7 +193,7 @@ class _Reader:
 
     def table(self, found: Mapping[str, Any]) -> Table:
         where = self._at("")
-        self._only(where, found, ("form", "machine", "run", "links", "measured"))
+        self._only(where, found, ("form", "machine", "run", "links", "device", "measured"))
         if found.get("form") != FORM:
             self._wrong(where, "form", found.get("form"), f"must be {FORM}: this hpccoll reads no other")
         run = self._section(found, "run", needed=False)
@@ -194,6 +201,7 @@ class _Reader:
             self._fingerprint(self._section(found, "machine")),
             tuple(self._entries(found.get("measured", []))),
             dict(self._links(self._section(found, "links", needed=False))),
+            self._device(self._section(found, "device")) if "device" in found else None,
             {name: value for name, value in run.items() if isinstance(value, (str, int))},
         )
 
@@ -201,13 +209,10 @@ class _Reader:
         where = self._at("[machine]")
         names = [one.name for one in fields(Fingerprint)]
         self._only(where, found, names)
-        hardware = self._value(where, found, "hardware", list)
-        if not all(isinstance(one, str) for one in hardware):
-            self._wrong(where, "hardware", hardware, "must be a list of texts")
         return Fingerprint(
             hpccoll=self._value(where, found, "hpccoll", str),
             layout=self._value(where, found, "layout", str),
-            hardware=tuple(hardware),
+            hardware=self._texts(where, found, "hardware"),
             mpi=self._value(where, found, "mpi", str),
             extension=self._value(where, found, "extension", bool),
             settings=dict(self._settings(self._value(where, found, "settings", dict))),
@@ -224,6 +229,11 @@ class _Reader:
         self._only(where, found, LINKS)
         for name in found:
             yield name, self._number(where, found, name)
+
+    def _device(self, found: Mapping[str, Any]) -> DeviceFacts:
+        where = self._at("[device]")
+        self._only(where, found, ("nccl", "names"))
+        return DeviceFacts(self._value(where, found, "nccl", int), self._texts(where, found, "names"))
 
     def _entries(self, found: Any) -> Iterator[Entry]:
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
@@ -291,6 +301,12 @@ class _Reader:
         if type(found[name]) is not kind:
             self._wrong(where, name, found[name], f"must be {_KINDS[kind]}")
         return found[name]
+
+    def _texts(self, where: str, found: Mapping[str, Any], name: str) -> tuple[str, ...]:
+        values = self._value(where, found, name, list)
+        if not all(isinstance(one, str) for one in values):
+            self._wrong(where, name, values, "must be a list of texts")
+        return tuple(values)
 
     def _number(self, where: str, found: Mapping[str, Any], name: str) -> float:
         if name not in found:

@@ -40,5 +40,5 @@ def table(fingerprint: Fingerprint = FINGERPRINT, collective: str = "allreduce",
     """One entry, of 64 KiB."""
     rows = tuple(Row(plan, value, 0.99 * value, 1.01 * value) for plan, value in times_us.items())
     return Table(
-        fingerprint, (Entry("host", collective, 65536, rows),), {"network_gbs": 1.25}, {"rounds": 15}
+        fingerprint, (Entry("host", collective, 65536, rows),), {"network_gbs": 1.25}, None, {"rounds": 15}
     )

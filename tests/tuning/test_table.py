@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpccoll.errors import UsageError
-from hpccoll.plans.measured import MEMORIES
+from hpccoll.plans.measured import MEMORIES, DeviceFacts
 from hpccoll.tuning import place
 from hpccoll.tuning.fingerprint import layout_part
 from hpccoll.tuning.table import Entry, Row, Table, from_toml, to_toml
@@ -24,6 +24,7 @@ TABLE = Table(
         Entry("device", "allgather", 64, (Row("flat", 1e6, 9e5, 2e6),)),
     ),
     {"network_gbs": 1.25, "network_latency_us": 30.0},
+    DeviceFacts(23004, ("4 x a device",)),
     {"date": "2026-12-01", "command": 'hpccoll tune "x"\\', "rounds": 15},
 )
 TEXT = to_toml(TABLE)
@@ -60,7 +61,7 @@ BROKEN = {
     "plan": (
         '"one_shot"',
         '"ones_hot"',
-        r"line 30: \[\[measured\]\] allreduce of 8 bytes: plan is 'ones_hot'",
+        r"line 34: \[\[measured\]\] allreduce of 8 bytes: plan is 'ones_hot'",
     ),
     "plan of another": ('"one_shot"', '"chain"', r"plan is 'chain': must be one of flat, one_shot, ring"),
     "negative": (
@@ -89,12 +90,14 @@ BROKEN = {
     "memory": (
         '"device"',
         '"gpu"',
-        r"line 47: \[\[measured\]\] memory is 'gpu': must be one of host, device",
+        r"line 51: \[\[measured\]\] memory is 'gpu': must be one of host, device",
     ),
     "bytes": ("bytes = 8\n", "bytes = 0\n", r"bytes is 0: must be from 1 to"),
     "size twice": ("bytes = 65536\n", "bytes = 8\n", r"bytes is 8: allreduce has this size twice"),
     "link": ("network_gbs = 1.25", "network_gbs = -1.0", r"line 26: \[links\] network_gbs is -1.0"),
     "link unknown": ("network_gbs", "network_gb", r"\[links\] 'network_gb' is unknown"),
+    "nccl": ("nccl = 23004", 'nccl = "2.30"', r"line 30: \[device\] nccl is '2.30': must be a whole number"),
+    "names": ('names = ["4 x', 'names = [4, "4 x', r"\[device\] names is .*: must be a list of texts"),
     "machine": ("extension = true\n", "", r"line 6: \[machine\] extension is missing: must be true or false"),
     "setting": (
         "small_bytes = 4096",

@@ -27,7 +27,7 @@ from hpccoll.cli.tune.options import Options
 from hpccoll.cli.tune.progress import Progress, time_left
 from hpccoll.config import load
 from hpccoll.errors import UsageError
-from hpccoll.plans.measured import decide
+from hpccoll.plans.measured import DeviceFacts, decide
 from hpccoll.tuning import links, place
 from hpccoll.tuning.fingerprint import Fingerprint
 from hpccoll.tuning.here import fingerprint_of
@@ -74,7 +74,8 @@ class Sweep:
         )
         for line in _title(fingerprint, parts):
             progress.say(line)
-        table = Table(fingerprint, (), self._links(progress), _run_facts(self._options, argv))
+        run_facts = _run_facts(self._options, argv)
+        table = Table(fingerprint, (), self._links(progress), self._device_facts(), run_facts)
         measurement = Measurement(self._world, self._options.each, self._kind, room)
         for index, part in enumerate(parts):
             entry, text = self._measure(part, measurement)
@@ -147,6 +148,11 @@ class Sweep:
             print(text, flush=True)
         else:
             Path(self._options.json).write_text(text + "\n", encoding="utf-8")
+
+    def _device_facts(self) -> DeviceFacts | None:
+        if not self._options.on_device:
+            return None
+        return DeviceFacts.of(self._kind.nccl_version or 0, self._world.allgather(self._kind.processor))
 
     # --- links ----------------------------------------------------------------------------------
 

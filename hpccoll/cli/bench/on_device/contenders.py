@@ -30,8 +30,11 @@ class OnDevice(Contender):
         if how is None:
             found = super().expected(case)
             return replace(found, plan=f"{found.plan}{OVER_HOST}", crossing=None)
-        one_call = self.algorithm is None or self.algorithm not in self.by_nccl or case.redop == "mulsum"
-        name = _DEFAULT if one_call or how.whole else str(self.algorithm)
+        wanted = self.algorithm
+        if wanted is None and not case.operation.ragged:
+            wanted = self.comm._context.on_devices.side.chosen(case.operation.explained_as, case.nbytes)
+        one_call = wanted not in self.by_nccl or case.redop == "mulsum"
+        name = _DEFAULT if one_call or how.whole else str(wanted)
         return Taken(name, f"{name}{BY_KERNELS if how.kernel is not None else ''}", None)
 
     def travels(self, case: Case) -> Travel | None:

@@ -21,7 +21,7 @@ from hpccoll.cli.bench.options import PLAIN_ON_DEVICE
 from hpccoll.cli.bench.results import Case
 from hpccoll.errors import CollectiveTimeoutError, ResourceError, UsageError
 from hpccoll.runtime.streams import Device, checked
-from hpccoll.topology.gpus import identity
+from hpccoll.topology.gpus import identity, name_of
 from hpccoll.transports import nccl
 
 
@@ -48,7 +48,7 @@ class Cuda(Cpu):
         self.settle = self._wait
         self.nccl_version = None if nccl.available() else nccl.version()
         handle = checked(driver.cuDeviceGet(self.ordinal), "cuDeviceGet")
-        self._name = _text(checked(driver.cuDeviceGetName(128, handle), "cuDeviceGetName"))
+        self._name = name_of(self.ordinal)
         self.address = _text(checked(driver.cuDeviceGetPCIBusId(32, handle), "cuDeviceGetPCIBusId"))
         where = MPI.Get_processor_name(), identity(self.ordinal)
         self._same_device = world.allgather(where).count(where)
