@@ -13,6 +13,7 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from hpccoll.topology.agreement import gather, wait_all
 from hpccoll.topology.layout import Layout
@@ -28,7 +29,7 @@ class Link:
     """What a family of groups gives: the median pair's latency, and the bytes that a node sends or moves.
 
     `latency_us`: half of there and back of 8 bytes.  `node_gbs`: 1e9 bytes a second in one direction, of all
-    pairs that start on one node together, at the median node.
+    pairs whose first is on one node together, at the median node.
     """
 
     family: str
@@ -74,14 +75,8 @@ def _measure(
     comm: MPI.Intracomm, layout: Layout, family: str, pairs: Sequence[tuple[int, int]], deadline: float
 ) -> Link:
     peer = {rank: other for pair in pairs for rank, other in (pair, pair[::-1])}.get(comm.rank)
-    first = any(pair[0] == comm.rank for pair in pairs)
-    own = [0.0, 0.0]
-    for index, (nbytes, turns) in enumerate(((SMALL_BYTES, SMALL_ROUNDS), (LARGE_BYTES, LARGE_ROUNDS))):
-        wait_all([comm.Ibarrier()], deadline, _STEP, comm.rank)
-        if peer is not None:
-            own[index] = _one_way_s(comm, peer, first, nbytes, turns, deadline)
-        # Who is in no pair must not wait at its barrier with messages under way: it looks, and gives way.
-        wait_all([comm.Ibarrier()], deadline, _STEP, comm.rank)
+    mine = _Pair(comm, peer, any(pair[0] == comm.rank for pair in pairs), deadline)
+    own = [mine.there_and_back_s() / 2, mine.one_way_s()]
     told = gather(comm, np.array(own).tobytes(), deadline, _STEP)
     times = [np.frombuffer(told[pair[0]]) for pair in pairs]
     rates: dict[int, float] = {}
@@ -93,16 +88,42 @@ def _measure(
     )
 
 
-def _one_way_s(
-    comm: MPI.Intracomm, peer: int, first: bool, nbytes: int, turns: int, deadline: float
-) -> float:
-    """Half of there and back, the median of all turns but the first."""
-    data = np.zeros(nbytes, np.uint8)
-    times = []
-    for _ in range(turns + 1):
+class _Pair:
+    """A rank's part; `peer` is None for one that only waits.  Medians of all turns but the first."""
+
+    def __init__(self, comm: MPI.Intracomm, peer: int | None, first: bool, deadline: float) -> None:
+        self._comm, self._peer, self._first, self._deadline = comm, peer, first, deadline
+        self._small, self._large = np.zeros(SMALL_BYTES, np.uint8), np.zeros(LARGE_BYTES, np.uint8)
+
+    def there_and_back_s(self) -> float:
+        """Of a small message, again and again."""
+        self._together()
+        times = [self._turn(self._small) for _ in range(SMALL_ROUNDS + 1)]
+        return median(times[1:])
+
+    def one_way_s(self) -> float:
+        """Of a large one, and a small answer.
+
+        All begin together in each turn: pairs that drift apart would have the link for themselves, one in
+        each direction.
+        """
+        times = []
+        for _ in range(LARGE_ROUNDS + 1):
+            self._together()
+            times.append(self._turn(self._large))
+        self._together()
+        return median(times[1:])
+
+    def _turn(self, data: NDArray[np.uint8]) -> float:
         begin = time.perf_counter()
-        for sends in (first, not first):
-            request = comm.Isend(data, peer, 1) if sends else comm.Irecv(data, peer, 1)
-            wait_all([request], deadline, _STEP, comm.rank)
-        times.append((time.perf_counter() - begin) / 2)
-    return median(times[1:])
+        for buffer, sends in ((data, self._first), (self._small, not self._first)):
+            if self._peer is not None:
+                start = self._comm.Isend if sends else self._comm.Irecv
+                self._wait(start(buffer, self._peer, 1))
+        return time.perf_counter() - begin
+
+    def _together(self) -> None:
+        self._wait(self._comm.Ibarrier())
+
+    def _wait(self, request: MPI.Request) -> None:
+        wait_all([request], self._deadline, _STEP, self._comm.rank)
