@@ -43,4 +43,5 @@ def test_links_plans_and_the_choice_between_two_hosts(tmp_path: Path) -> None:
         # Whichever the price prefers, this is the plan that comes of it, or it is that one itself.
         assert chosen[entry.nbytes] == decide(chosen[entry.nbytes], times)[0]
         assert times[chosen[entry.nbytes]].time_s <= 1.02 * times["flat"].time_s
+    assert f"# Plans by measurement: {path}\n" in compared.stdout
     assert "# Choice within 5 %" in compared.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import warnings
 from collections.abc import Iterator
@@ -240,10 +241,15 @@ def test_the_command_measures_writes_and_is_believed(tmp_path: Path, ranks: int,
         "import hpccoll; from mpi4py import MPI; c = hpccoll.Communicator(MPI.COMM_WORLD); "
         "f = c.explain('allreduce', 1000); "
         "told = c.gather((f.source, f.candidates[0].measured is not None)); "
-        "print(told or '')"
+        "print(told or ''); found = c.explain('allreduce', 8192).candidates; "
+        "told and print({one.name: one.plan for one in found})"
     )
     told = run_ranks(ranks, ["-c", program], timeout_s=50, env=env)
-    assert told.stdout.strip() == str([(str(path), True)] * ranks), told.stderr
+    first, second = told.stdout.strip().splitlines()
+    assert first == str([(str(path), True)] * ranks), told.stderr
+    # What was measured of each plan is the variant that is taken of it.
+    rows = next(one.rows for one in both.entries if (one.collective, one.nbytes) == ("allreduce", 8192))
+    assert ast.literal_eval(second) == {row.plan: row.variant or row.plan for row in rows}
 
 
 @pytest.mark.parametrize(

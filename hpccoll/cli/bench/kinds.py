@@ -44,7 +44,8 @@ class Cpu:
 
     def notes(self, comm: Any) -> tuple[str, ...]:
         """What the header says besides."""
-        return ()
+        source = comm.explain("barrier", 0).source
+        return (f"Plans by measurement: {source}",) if source else ()
 
     def algorithms(self, comm: Any, collective: str) -> tuple[str, ...]:
         """The plans that there are."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 NAME = "tune"
 HELP = "measure the links and every plan at many sizes, and keep it in a table by which plans are then chosen"
 
+# Whatever the environment says: what is measured is every plan as it is.
+PLAIN = {"tuning": "off", "algorithm": "", "wire_dtype": "", "reproducible": False}
 _FLAGS = (
     (("--collectives",), "NAMES", "all", "with commas between"),
     (("-b", "--minbytes"), "SIZE", "8", "smallest size, as nccl-tests counts it"),
@@ -62,11 +64,13 @@ def run(args: argparse.Namespace) -> int:
 def _tune(world: MPI.Intracomm, args: argparse.Namespace) -> int:
     import hpccoll
     from hpccoll.cli.bench.kinds import open_kind
+    from hpccoll.cli.bench.sweep import check_writable
     from hpccoll.cli.tune.options import read
     from hpccoll.cli.tune.sweep import Sweep
 
     options = read(args)
-    settings: dict[str, Any] = {"layout": options.layout, "timeout_s": options.timeout_s, "tuning": "off"}
+    check_writable(world, options.json)
+    settings: dict[str, Any] = {"layout": options.layout, "timeout_s": options.timeout_s, **PLAIN}
     with hpccoll.Communicator(world, **settings) as comm:
         kind = open_kind(world, comm, on_device=options.on_device)
         try:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from hpccoll.tuning import links, place
 from hpccoll.tuning.fingerprint import Fingerprint
 from hpccoll.tuning.here import fingerprint_of
 from hpccoll.tuning.statistics import median_interval, without_rounds
-from hpccoll.tuning.table import Entry, Row, Table, from_toml
+from hpccoll.tuning.table import Entry, Row, Table, from_toml, to_toml
 from hpccoll.units import number_text
 
 _GUESS_S = 100e-6  # of a call whose plan has no price, as on devices
@@ -68,14 +68,15 @@ class Sweep:
         fingerprint = fingerprint_of(self._world, self._comm.machine, self._comm.config)
         path, before = self._opened(fingerprint)
         room = gather_facts(self._world, self._comm, self._kind, self._options.each.max_bytes).max_bytes
+        found = self._links()
+        table = Table(fingerprint, (), links.for_model(found), self._device_facts(), self._run_facts(argv))
+        table = self._price_by(table, before)
         parts = self._parts(room)
         progress = Progress(
             sys.stderr if self._world.rank == 0 else None, sum(part.expected_s for part in parts)
         )
-        for line in _title(fingerprint, parts):
+        for line in _title(fingerprint, found, parts):
             progress.say(line)
-        run_facts = _run_facts(self._options, argv)
-        table = Table(fingerprint, (), self._links(progress), self._device_facts(), run_facts)
         measurement = Measurement(self._world, self._options.each, self._kind, room)
         for index, part in enumerate(parts):
             entry, text = self._measure(part, measurement)
@@ -154,17 +155,31 @@ class Sweep:
             return None
         return DeviceFacts.of(self._kind.nccl_version or 0, self._world.allgather(self._kind.processor))
 
+    def _run_facts(self, argv: Sequence[str]) -> dict[str, str | int]:
+        return {
+            "date": time.strftime("%Y-%m-%d"),
+            "command": " ".join(["hpccoll", *argv[1:]]),
+            "elements": self._options.each.datatypes[0],
+            "rounds": self._options.rounds,
+        }
+
     # --- links ----------------------------------------------------------------------------------
 
-    def _links(self, progress: Progress) -> dict[str, float]:
+    def _links(self) -> tuple[links.Link, ...]:
         deadline = time.monotonic() + self._comm.config.timeout_s
-        found = links.measure(self._world, self._comm.machine.layout, deadline)
-        for one in found:
-            progress.say(
-                f"# link {one.family:7s} {one.latency_us:9.2f} us, {number_text(one.node_gbs)} GB/s a node, "
-                f"{one.pairs} pairs at once"
-            )
-        return links.for_model(found)
+        return links.measure(self._world, self._comm.machine.layout, deadline)
+
+    def _price_by(self, table: Table, before: Table | None) -> Table:
+        """Let the links decide now, as later with the table, in which variant each plan is taken.
+
+        Where some of what was measured before stays, that are the links of then.
+        """
+        wanted = {(self._options.memory, name) for name in self._options.collectives}
+        if before is not None and any(entry.key not in wanted for entry in before.entries):
+            table = replace(table, links=before.links)
+        written = from_toml(to_toml(table), "")  # with as many digits as the file has
+        self._comm._context.planner.measured = written.measured("")
+        return written
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -242,19 +257,11 @@ def _us(time_us: float) -> str:
     return f"{number_text(time_us)} us"
 
 
-def _title(fingerprint: Fingerprint, parts: Sequence[Part]) -> list[str]:
+def _title(fingerprint: Fingerprint, found: Sequence[links.Link], parts: Sequence[Part]) -> Iterator[str]:
     plans = sum(len(part.contenders) for part in parts)
     total_s = sum(part.expected_s for part in parts)
-    return [
-        f"# layout {fingerprint.layout}, {fingerprint.mpi}; {'; '.join(fingerprint.hardware)}",
-        f"# {len(parts)} sizes of collectives, {plans} plans; by their prices {time_left(total_s)} at least",
-    ]
-
-
-def _run_facts(options: Options, argv: Sequence[str]) -> dict[str, str | int]:
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["hpccoll", *argv[1:]]),
-        "elements": options.each.datatypes[0],
-        "rounds": options.rounds,
-    }
+    yield f"# layout {fingerprint.layout}, {fingerprint.mpi}; {'; '.join(fingerprint.hardware)}"
+    for one in found:
+        rate = f"{number_text(one.node_gbs)} GB/s a node"
+        yield f"# link {one.family:7s} {one.latency_us:9.2f} us, {rate}, {one.pairs} pairs at once"
+    yield f"# {len(parts)} sizes of collectives, {plans} plans; by their prices {time_left(total_s)} at least"

@@ -68,7 +68,7 @@ class Cuda(Cpu):
         return min(super().room(same_host), int(free) // self._same_device)
 
     def notes(self, comm: Any) -> tuple[str, ...]:
-        told = [f"Arrays on devices travel by {comm.device_path}"]
+        told = [*super().notes(comm), f"Arrays on devices travel by {comm.device_path}"]
         if "stand-in" in self._name:
             told.append("CPU stand-in for CUDA and NCCL: its times say nothing about GPUs")
         return tuple(told)
