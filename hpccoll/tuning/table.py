@@ -5,7 +5,7 @@
     form = 1
     [machine]            the fingerprint;  [machine.settings]
     [run]                when and how it was measured: for people, not read
-    [links]              for the cost model, by the names in `plans.links.Links`; a missing one keeps its default
+    [links]              for the cost model, by their names in `Links`; a missing one keeps its default
     [device]             NCCL's version and the ranks' devices, where arrays were on devices
     [[measured]]         memory, collective, bytes, plans: one for each size
 """
