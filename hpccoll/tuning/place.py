@@ -90,7 +90,7 @@ def load(private: MPI.Intracomm, machine: Machine, config: Config, deadline: flo
         machine: of its ranks.
         config: `tuning` is "" (the directory of `directory`), "off", a directory, or a file that ends in
             .toml.  A file that is named must be there; where it is of another machine, rank 0 warns, and it
-            is not used.
+            is not used; without a warning where this is a part of the world's ranks with another layout.
         deadline: of time.monotonic.
 
     Raises:
@@ -118,7 +118,9 @@ def load(private: MPI.Intracomm, machine: Machine, config: Config, deadline: flo
     table = from_toml(text, path)
     differences = fingerprint.differences(table.fingerprint)
     if differences:
-        if private.rank == 0:
+        # A file that is named is the world's: parts of it, which have other layouts, need not say so each time.
+        is_part = private.size < MPI.COMM_WORLD.size and fingerprint.layout != table.fingerprint.layout
+        if private.rank == 0 and not is_part:
             warnings.warn(
                 f"{path} is not used, as it was measured on another machine: here {'; '.join(differences)}",
                 RuntimeWarning,

@@ -137,6 +137,18 @@ def test_one_of_another_machine_is_not_used_and_that_is_said_once(
         assert comm.explain("allreduce", 65536).plan == priced
 
 
+@pytest.mark.ranks(3)
+def test_a_part_of_the_world_goes_without_the_worlds_table(world: MPI.Intracomm, folder: Path) -> None:
+    fingerprint = this_machine(world, "2+1")
+    path = folder.parent / "worlds.toml"
+    lay(world, path, table(fingerprint, ring=500.0))
+    part = world.Split(world.rank // 2, world.rank)
+    with hpccoll.Communicator(part, layout="2+1", tuning=str(path)) as comm:  # a warning would be an error
+        assert comm.explain("allreduce", 65536).source == ""
+        sums(comm)
+    part.Free()
+
+
 @layouts({"": (1, 2), "2+1": (3,)})
 @pytest.mark.parametrize(
     ("old", "new", "said"),
