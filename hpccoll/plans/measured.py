@@ -20,7 +20,7 @@ from hpccoll.plans.links import Links
 HOST, DEVICE = MEMORIES = ("host", "device")
 BEYOND = 4  # times the largest measured size
 MARGIN = 1.03  # less is no reason to leave what the model chooses: two runs differ by as much
-FLAT_MARGIN = 1.02  # what is slower than flat by more is not taken, whatever the intervals
+FLAT_MARGIN = 1.02  # what is slower than flat by more is not taken, even if that is not quite sure
 
 # Of a collective and size: the measured plans.
 Key = tuple[str, str]  # memory, collective
@@ -122,8 +122,8 @@ def decide(priced_first: str, times: Mapping[str, Time]) -> tuple[str, str]:
     """The plan to take, and why.
 
     `priced_first`: what is taken without measurements.  Another one takes its place when it is faster by
-    `MARGIN` and their intervals do not touch; `flat` also when they do, since nobody is to be slower by
-    plans than without.
+    `MARGIN` and their intervals do not touch; `flat` already when it is faster by `FLAT_MARGIN` and its
+    median is below the other's interval, since nobody is to be slower by plans than without.
     """
     predicted = "lowest predicted time"
     if not times:
@@ -136,7 +136,7 @@ def decide(priced_first: str, times: Mapping[str, Time]) -> tuple[str, str]:
     ]
     best = min(faster, key=lambda name: (times[name].time_s, name), default=priced_first)
     flat = times.get("flat")
-    if flat is not None and flat.time_s * FLAT_MARGIN < times[best].time_s:
+    if flat is not None and flat.time_s < min(times[best].time_s / FLAT_MARGIN, times[best].low_s):
         return "flat", f"measured: {best}, else taken, is slower than flat"
     if best != priced_first:
         return best, f"measured: faster than {priced_first}, which has the lowest predicted time"

@@ -118,7 +118,7 @@ def load(private: MPI.Intracomm, machine: Machine, config: Config, deadline: flo
     table = from_toml(text, path)
     differences = fingerprint.differences(table.fingerprint)
     if differences:
-        # A file that is named is the world's: parts of it, which have other layouts, need not say so each time.
+        # A file that is named is the world's: parts of it, of other layouts, need not say so each time.
         is_part = private.size < MPI.COMM_WORLD.size and fingerprint.layout != table.fingerprint.layout
         if private.rank == 0 and not is_part:
             warnings.warn(
