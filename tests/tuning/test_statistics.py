@@ -175,6 +175,10 @@ def test_what_the_rounds_cannot_tell_is_not_blamed() -> None:
     assert is_good(judge([row("tree", STEADY[:7]), row("ring", noisy, selected=True)]), 5)
 
 
+def test_calls_without_elements_are_not_judged() -> None:
+    assert judge([row("tree", STEADY, nbytes=0), row("ring", [9.0] * 15, selected=True, nbytes=0)]) == []
+
+
 def test_too_few_rounds_are_not_judged() -> None:
     assert judge([row("tree", [1.0] * 4), row("ring", [9.0] * 4, selected=True)]) == []
     assert list(choice_lines([], 5)) == []

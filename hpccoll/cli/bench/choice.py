@@ -53,6 +53,8 @@ def judge(rows: Sequence[Row]) -> list[Judged]:
     """
     found = []
     for case, of_case in groupby(rows, key=lambda row: row.case):
+        if not case.count:  # nothing moves
+            continue
         plans = [row for row in of_case if not row.reproducible and row.algorithm not in _PLAIN]
         for half in _HALVES:
             rounds = {row.algorithm: times for row in plans if (times := _rounds(row, half))}
