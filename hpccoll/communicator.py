@@ -11,6 +11,7 @@ same options.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from mpi4py import MPI
 from hpccoll.collectives import Collectives, Neighbours
 from hpccoll.config import load
 from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.runtime.ending import why_no_shrink
 
 C = TypeVar("C", bound=MPI.Intracomm)
 
@@ -106,11 +108,26 @@ class _Ours(Collectives):
         return self._make(DistgraphCommunicator, super().Create_dist_graph_adjacent(*args, **kwargs))
 
     def Ishrink(self) -> tuple[Any, MPI.Request]:
+        """As `Shrink`, which see; the communicator may be used once the request is complete."""
+        self._check_can_shrink()
         comm, request = super().Ishrink()
         return self._make(Communicator, comm), request
 
     def Shrink(self) -> Any:
+        """A communicator of ours of the ranks that are left after a loss, in their order, with the same options.
+
+        All ranks that are left call it; each gets the same.  This one stays broken, and is to be closed.
+        Raises: UsageError where a rank was lost and this MPI cannot go on without it, on each rank that
+        calls it (docs/reliability.md).
+        Source: MPI_Comm_shrink of the MPI Forum's user-level failure mitigation.
+        """
+        self._check_can_shrink()
         return self._make(Communicator, super().Shrink())
+
+    def _check_can_shrink(self) -> None:
+        broken = None if self._context is None else self._context.broken
+        if broken is not None and (why := why_no_shrink(os.environ, MPI.Get_library_version())):
+            raise UsageError(f"{why}, after: {broken}")
 
 
 class Communicator(_Ours, MPI.Intracomm):

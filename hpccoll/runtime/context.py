@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -144,6 +145,7 @@ class Context:
             self.known = KnownCalls(
                 self, self._control, self._movement, AGREEMENT_CHANNEL, self._spin_us * 1e-6
             )
+            self._presence.leaves_behind(weakref.WeakMethod(self.first_unfinished))
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
             raise
@@ -375,6 +377,7 @@ class Context:
             ended=ended,
             timeout_s=timeout_s,
             owner=self,
+            sequence=sequence,
         )
 
     def all_calls(self) -> Counter[tuple[str, str]]:
@@ -395,6 +398,11 @@ class Context:
         """How many calls have been started and are not complete."""
         self.known.take_over()
         return PROGRESS.pending_of(self)
+
+    def first_unfinished(self) -> int | None:
+        """The number of the first call that was started and is not complete."""
+        self.known.take_over()
+        return PROGRESS.first_pending_of(self)
 
     # --- waiting --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from mpi4py.run import set_abort_status
@@ -62,3 +62,19 @@ def end_the_job() -> None:
         sys.stderr.flush()
         time.sleep(GRACE_S)
         set_abort_status(1)
+
+
+def why_no_shrink(environ: Mapping[str, str], library: str) -> str:
+    """Why this MPI cannot go on without a rank that was lost; empty where it can, or where that is not known.
+
+    `library`: what MPI says that it is.
+    """
+    if library.startswith("Open MPI"):
+        # Which mpirun sets for its ranks.
+        if environ.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes"):
+            return ""
+        return "Open MPI goes on without a lost rank only when started by mpirun --with-ft ulfm"
+    if any(sign in library for sign in ("MPICH", "Intel", "MVAPICH", "CRAY")):
+        name = library.split("\n")[0].strip()[:60]
+        return f"{name} cannot go on without a lost rank: Open MPI 5, by mpirun --with-ft ulfm, can"
+    return ""

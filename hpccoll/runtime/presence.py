@@ -52,6 +52,7 @@ class Presence:
         self._lifelines: Lifelines | None = None
         if config.lifelines == "on":
             self._lifelines = open_lifelines(comm, layout, hosts, control, self.peers, deadline)
+        self._first_unfinished: Callable[[], Callable[[], int | None] | None] = lambda: None
         _open.add(self)
         ending.watch()
         self._parts = (control, counts, self._lifelines, os.getpid())
@@ -104,15 +105,34 @@ class Presence:
         if self._lifelines is not None:
             self._lifelines.tell(self._control.aborted() or reason)
 
+    def leaves_behind(self, first_unfinished: Callable[[], Callable[[], int | None] | None]) -> None:
+        """By what to learn which started call is the first that is not complete; a weak reference."""
+        self._first_unfinished = first_unfinished
+
     def leave(self, why: str) -> None:
-        """Tell all ranks that this one makes no more calls.  A second time does nothing."""
-        if self._gone.detach() is not None:
-            _leave(*self._parts, why)
+        """Tell all ranks that this one makes no more calls.  A second time does nothing.
+
+        What it has started and not ended it does not make either.
+        """
+        if self._gone.detach() is None or os.getpid() != self._parts[-1]:
+            return
+        find = self._first_unfinished()
+        first = None if find is None else find()
+        if first is not None:
+            why = f"{why}; call #{first} was started and not waited for"
+        _leave(*self._parts, why, first)
 
 
-def _leave(control: Control, counts: Counts, lifelines: Lifelines | None, process: int, why: str) -> None:
+def _leave(
+    control: Control,
+    counts: Counts,
+    lifelines: Lifelines | None,
+    process: int,
+    why: str,
+    first_unfinished: int | None = None,
+) -> None:
     if os.getpid() == process:
-        calls = counts.last + 1
+        calls = counts.last + 1 if first_unfinished is None else first_unfinished
         control.leave(calls, why)
         if lifelines is not None:
             lifelines.leave(calls, why)

@@ -40,7 +40,7 @@ LINGER_S = 20e-3
 
 
 class Running:
-    """A started call.  `error` is what it ended with, once `done`."""
+    """A started call.  `error` is what it ended with, once `done`; `sequence`: its number, -1 for none."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Running:
         ended: Callable[[BaseException | None], BaseException | None],
         timeout_s: float,
         owner: object,
+        sequence: int = -1,
     ) -> None:
         self._stages = stages
         self._aborted = aborted
@@ -63,6 +64,7 @@ class Running:
         self._turns = 0
         self._process = os.getpid()
         self.owner = owner
+        self.sequence = sequence
         self.done = False
         self.error: BaseException | None = None
         self.event: Any = None  # of a call that a device does: complete when it is
@@ -216,6 +218,14 @@ class Progress:
         """How many calls of a communicator are not complete."""
         with self.lock:
             return sum(one.owner is owner for one in self._pending)
+
+    def first_pending_of(self, owner: object) -> int | None:
+        """The sequence number of the first call of a communicator that is not complete."""
+        with self.lock:
+            return min(
+                (one.sequence for one in self._pending if one.owner is owner and one.sequence >= 0),
+                default=None,
+            )
 
     def turn(self) -> Hint | None:
         """A turn for every started call.  Returns MOVED, or what may be waited for, or None."""

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 START_S = 60.0
 DEAD_S = 5.0
-RANKS = 4  # two on each of two hosts
+LAYOUTS = ((2, 2), (3, 1))  # ranks on each host
+RANKS = 4
 
 
 @contextmanager
 def running(
-    fault: str, culprit: int, timeout_s: float = faulty.TIMEOUT_S
+    fault: str, culprit: int, layout: Sequence[int], timeout_s: float = faulty.TIMEOUT_S
 ) -> Iterator[tuple[VirtualHosts, Path]]:
-    """The program of the fault tests on two hosts, behind shells that stay; where its ranks report."""
+    """The program of the fault tests on some hosts, behind shells that stay; where its ranks report."""
     launcher = find_mpiexec()
-    with tempfile.TemporaryDirectory(prefix="hpccoll-lost-") as name, VirtualHosts(2) as hosts:
+    with tempfile.TemporaryDirectory(prefix="hpccoll-lost-") as name, VirtualHosts(len(layout)) as hosts:
         directory = Path(name)
-        options = remote_options(launcher.flavour, hosts.hosts, 2)
+        options = remote_options(launcher.flavour, hosts.hosts, layout)
         program = f"{sys.executable} {faulty.__file__} {fault} {culprit} {directory}; sleep {START_S}"
         env = {"HPCCOLL_TRACE_DIR": str(directory / "traces"), "FAULTY_TIMEOUT_S": str(timeout_s)}
         job = hosts.start("node0", [launcher.path, *options, "sh", "-c", program], env=env)
@@ -52,9 +53,9 @@ def reports(directory: Path, ranks: list[int], since: float) -> dict[int, dict[s
     return {rank: {**one, "after": one["at"] - since} for rank, one in found.items()}
 
 
-@pytest.mark.parametrize("culprit", [0, 2, 3])
-def test_a_rank_of_another_host_dies(culprit: int) -> None:
-    with running("during-SIGKILL", culprit) as (_, directory):
+@pytest.mark.parametrize(("layout", "culprit"), [((2, 2), 0), ((2, 2), 2), ((3, 1), 1), ((3, 1), 3)])
+def test_a_rank_of_another_host_dies(layout: tuple[int, ...], culprit: int) -> None:
+    with running("during-SIGKILL", culprit, layout) as (_, directory):
         struck = directory / "struck"
         until(struck.exists, START_S)
         ranks = [rank for rank in range(RANKS) if rank != culprit]
@@ -64,22 +65,44 @@ def test_a_rank_of_another_host_dies(culprit: int) -> None:
         assert one["after"] < DEAD_S
 
 
-def test_a_link_is_cut() -> None:
-    """Nobody dies, no connection ends: the deadline tells, on both sides at once."""
-    with running("during-SIGKILL", -1) as (hosts, directory):
+@pytest.mark.parametrize(("layout", "culprit"), [((2, 2), 1), ((3, 1), 3), ((3, 1), 1)])
+def test_a_rank_of_another_host_is_stopped(layout: tuple[int, ...], culprit: int) -> None:
+    with running("stop", culprit, layout) as (_, directory):
+        struck = directory / "struck"
+        until(struck.exists, START_S)
+        ranks = [rank for rank in range(RANKS) if rank != culprit]
+        found = reports(directory, ranks, float(struck.read_text()))
+    for rank, one in found.items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "CollectiveTimeoutError", [culprit]), one[
+            "text"
+        ]
+        assert faulty.TIMEOUT_S * 0.95 < one["after"] < faulty.TIMEOUT_S + 1
+
+
+@pytest.mark.parametrize("way", ["both ways", "from it", "to it"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, (2, 1, 1)])
+def test_a_link_is_cut(layout: tuple[int, ...], way: str) -> None:
+    """Nobody dies, no connection ends: the deadline tells, on all hosts at once, also where links are whole."""
+    with running("during-SIGKILL", -1, layout) as (hosts, directory):
         until(lambda: len(list(directory.glob("traces/*"))) == RANKS, START_S)
         time.sleep(1.0)
-        hosts.link("node1", up=False)
+        if way == "both ways":
+            hosts.link("node1", up=False)
+        else:
+            for host in hosts.hosts if way == "to it" else ("node1",):
+                hosts.mute(host, to=None if way == "from it" else "node1")
         found = reports(directory, list(range(RANKS)), faulty.now())
     for rank, one in found.items():
-        assert (rank, one["kind"]) == (rank, "CollectiveTimeoutError"), one["text"]
-        assert faulty.TIMEOUT_S * 0.95 < one["after"] < faulty.TIMEOUT_S + 1
+        # Where messages pass in one direction, a host may hear that it does not answer.
+        blamed = way != "both ways" and rank in one["suspects"] and one["kind"] == "AbortedError"
+        assert blamed or one["kind"] == "CollectiveTimeoutError", one["text"]
+        assert faulty.TIMEOUT_S * 0.8 < one["after"] < faulty.TIMEOUT_S + 1
         assert "node " in one["text"]
 
 
 def test_a_link_that_comes_back_in_time() -> None:
     """TCP repeats what was lost, after a second or two."""
-    with running("during-SIGKILL", -1, timeout_s=25) as (hosts, directory):
+    with running("during-SIGKILL", -1, (2, 2), timeout_s=25) as (hosts, directory):
         traces = directory / "traces"
         until(lambda: len(list(traces.glob("*"))) == RANKS and least_calls(traces) > 10, START_S)
         for _ in range(3):

@@ -22,6 +22,7 @@ import hpccoll
 TIMEOUT_S = float(os.environ.get("FAULTY_TIMEOUT_S", "2"))
 AT = 10  # the call at which it happens
 CALLS = 20
+LATER_S = 0.5  # so much later the others come to a call that is not waited for
 
 
 def now() -> float:
@@ -61,7 +62,9 @@ def work(comm: hpccoll.Communicator, fault: str, culprit: int, directory: Path) 
     short, long = np.ones(4), np.ones(50_000)
     during = fault.startswith("during-")
     for number in range(CALLS if not during else 10**9):
-        if number == AT and comm.rank == culprit:
+        if number == AT and fault.startswith("unfinished"):
+            leave_unfinished(comm, comm.rank == culprit, int(fault.partition(":")[2]), directory)
+        elif number == AT and comm.rank == culprit:
             if during:
                 strike_soon(signal.Signals[fault.removeprefix("during-")], directory)
             else:
@@ -72,6 +75,18 @@ def work(comm: hpccoll.Communicator, fault: str, culprit: int, directory: Path) 
         request = comm.Iallreduce(MPI.IN_PLACE, short)
         request.Wait()
         short[:], long[:] = 1, 1
+
+
+def leave_unfinished(comm: hpccoll.Communicator, mine: bool, count: int, directory: Path) -> None:
+    """One rank starts a call and ends its program, before the others have come."""
+    values = np.ones(count)
+    if not mine:
+        time.sleep(LATER_S)
+    request = comm.Iallreduce(MPI.IN_PLACE, values)
+    if mine:
+        noted(directory)
+        sys.exit(0)
+    request.Wait()
 
 
 def strike_soon(number: signal.Signals, directory: Path) -> None:

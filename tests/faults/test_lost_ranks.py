@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.faulty import TIMEOUT_S
+from tests.faults.faulty import LATER_S, TIMEOUT_S
 from tests.faults.nemesis import ours
 from tests.support.launch import environment, find_mpiexec, run_ranks, started
 
@@ -88,6 +88,20 @@ def test_a_rank_that_leaves(tmp_path: Path, fault: str, words: str, layout: str,
         assert (rank, one["kind"], one["suspects"]) == (rank, "PeerLostError", [culprit]), one["text"]
         assert re.search(rf"rank {culprit} has left after \d+ calls: {words}", one["text"])
         assert one["after"] < DEAD_S
+
+
+@pytest.mark.parametrize("count", [4, 300_000])
+@pytest.mark.parametrize(
+    ("layout", "culprit"), [("4", 2), pytest.param("2+2", 0, marks=pytest.mark.slow), ("3+1", 3)]
+)
+def test_a_rank_that_leaves_a_started_call_behind(
+    tmp_path: Path, count: int, layout: str, culprit: int
+) -> None:
+    for rank, one in outcomes(tmp_path, f"unfinished:{count}", culprit, layout, others(culprit)).items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "PeerLostError", [culprit]), one["text"]
+        assert re.search(rf"rank {culprit} has left after \d+ calls: its program has ended", one["text"])
+        assert "started and not waited for" in one["text"]
+        assert LATER_S * 0.9 < one["after"] < LATER_S + DEAD_S
 
 
 @pytest.mark.parametrize("fault", ["stop", "late:30", "hold-the-GIL:30"])

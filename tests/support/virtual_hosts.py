@@ -34,11 +34,12 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.launch import environment, find_mpiexec
-from tests.support.virtual_rack import SCRIPTS, TEMPORARY, limit_arguments
+from tests.support.virtual_rack import SCRIPTS, TEMPORARY, address_of, limit_arguments
 
 __all__ = ["VirtualHosts", "available"]
 
 RACK = Path(__file__).resolve().with_name("virtual_rack.py")
+NOBODY = "02:00:00:00:00:00"
 TOOLS = ("ip", "tc", "mount", "unshare", "nsenter", "env")
 
 
@@ -196,6 +197,17 @@ class VirtualHosts:
         command = ["ip", "link", "set", port, "up" if up else "down"]
         subprocess.run([*self._enter("--net"), *command], check=True, env=_environment(None))
 
+    def mute(self, host: str, to: str | None = None) -> None:
+        """Lose what a host sends to another one, or to all, which still reach it; for good.
+
+        Nothing tells the host: its packets carry an address of hardware that nobody has.
+        """
+        self._check(host)
+        for other in self.hosts:
+            if other != host and to in (None, other):
+                entry = [address_of(self.hosts.index(other)), "lladdr", NOBODY, "nud", "permanent"]
+                self.run(host, ["ip", "neigh", "replace", *entry, "dev", "eth0"], check=True)
+
     def kill(self) -> None:
         """Kill every process on every host; the hosts stay."""
         rack = self._running()
@@ -246,10 +258,14 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     return environment({"TMPDIR": str(TEMPORARY), **(extra or {}), "PATH": _search_path()})
 
 
-def remote_options(flavour: str, hosts: Sequence[str], ranks_per_host: int) -> list[str]:
-    """The launcher's arguments for these hosts, with our rsh in ssh's place."""
-    slots = ",".join(f"{host}:{ranks_per_host}" for host in hosts)
-    ranks = ["-n", str(ranks_per_host * len(hosts))]
+def remote_options(flavour: str, hosts: Sequence[str], ranks_per_host: int | Sequence[int]) -> list[str]:
+    """The launcher's arguments for these hosts, with our rsh in ssh's place.
+
+    `ranks_per_host`: one number for all, or one for each.
+    """
+    counts = [ranks_per_host] * len(hosts) if isinstance(ranks_per_host, int) else ranks_per_host
+    slots = ",".join(f"{host}:{count}" for host, count in zip(hosts, counts, strict=True))
+    ranks = ["-n", str(sum(counts))]
     remote_shell = str(SCRIPTS / "rsh")
     if flavour == "hydra":
         return ["-launcher", "ssh", "-launcher-exec", remote_shell, "-hosts", slots, *ranks]

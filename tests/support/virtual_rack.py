@@ -82,7 +82,7 @@ def _write_scripts(hosts: Sequence[str]) -> None:
     SCRIPTS.mkdir()
     TEMPORARY.mkdir()
     TEMPORARY.chmod(0o1777)
-    names = ["127.0.0.1 localhost", *(f"{_address(index)} {name}" for index, name in enumerate(hosts))]
+    names = ["127.0.0.1 localhost", *(f"{address_of(index)} {name}" for index, name in enumerate(hosts))]
     for file, text in (("hosts", "\n".join(names) + "\n"), ("on", ON_SCRIPT), ("rsh", RSH_SCRIPT)):
         (SCRIPTS / file).write_text(text)
         (SCRIPTS / file).chmod(0o755)
@@ -91,7 +91,7 @@ def _write_scripts(hosts: Sequence[str]) -> None:
 
 def _make_host(index: int, name: str, rate: str | None, mtu: int) -> None:
     limit = "" if rate is None else " ".join(["tc", "qdisc", *limit_arguments(rate)])
-    setup = HOST_SETUP.format(index=index, name=name, mtu=mtu, address=_address(index), limit=limit)
+    setup = HOST_SETUP.format(index=index, name=name, mtu=mtu, address=address_of(index), limit=limit)
     command = ["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-ec", setup]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
@@ -109,7 +109,8 @@ def _make_host(index: int, name: str, rate: str | None, mtu: int) -> None:
     _command("ip", "link", "set", f"port{index}", "master", "rack", "up")
 
 
-def _address(index: int) -> str:
+def address_of(index: int) -> str:
+    """The address of a host by its number."""
     return f"10.77.0.{index + 11}"
 
 
