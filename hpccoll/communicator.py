@@ -114,9 +114,9 @@ class _Ours(Collectives):
         return self._make(Communicator, comm), request
 
     def Shrink(self) -> Any:
-        """A communicator of ours of the ranks that are left after a loss, in their order, with the same options.
+        """A communicator of ours of the ranks that are left after a loss, with the same options.
 
-        All ranks that are left call it; each gets the same.  This one stays broken, and is to be closed.
+        All ranks that are left call it, and keep their order.  This one stays broken, and is to be closed.
         Raises: UsageError where a rank was lost and this MPI cannot go on without it, on each rank that
         calls it (docs/reliability.md).
         Source: MPI_Comm_shrink of the MPI Forum's user-level failure mitigation.

@@ -94,6 +94,13 @@ class Config:
     """How device arrays travel between nodes, where NCCL is used: "nccl", or "mpi", through pinned memory and
     the plans of host arrays, chunk by chunk while NCCL is at work inside the nodes."""
 
+    device_checks_first: int = 16
+    """So many calls on device arrays, from a communicator's first on, are agreed on by all ranks before they
+    are enqueued; later ones are where a call of their kind was not made before."""
+
+    device_checks_every: int = 100
+    """And every so many-th of the others; 0: none."""
+
     device_messages: str = "auto"
     """How Send, Recv, neighbour calls and the like take device arrays: "mpi", MPI gets their addresses, and
     the process dies where it cannot take them; "host", through pinned memory; "auto": the former where a
@@ -149,6 +156,8 @@ class Config:
             ("staging_bytes", 4096, 2**30),
             ("single_copy_bytes", 0, 2**60),
             ("trace_bytes", 16384, 2**30),
+            ("device_checks_first", 0, 2**40),
+            ("device_checks_every", 0, 2**40),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -45,6 +45,9 @@ class HpccollError(Exception):
         self.rank = rank
         self.suspects = tuple(suspects)
 
+    on_devices = False
+    """Of a disagreement: a rank of it calls something on a device."""
+
     def __str__(self) -> str:
         return self.message
 

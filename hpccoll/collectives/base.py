@@ -253,6 +253,8 @@ class Base(_Intracomm):
         """Free what is private to this object; the MPI communicator stays.  Collective; twice is no harm.
 
         Afterwards collectives raise UsageError.
+        Raises: UsageError while requests are under way; AbortedError where calls on devices were given up and
+        no call has raised that.
         """
         context, self._context = self._context, None
         if context is not None and self._process == os.getpid():

@@ -16,16 +16,17 @@ node's, and then the nodes' in node order.  Bytes between nodes: N - 1 node payl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpccoll.errors import HpccollError
 from hpccoll.runtime import engine
 from hpccoll.runtime.control import ARRIVALS_PER_CALL, Control
-from hpccoll.runtime.fingerprint import disagreement
+from hpccoll.runtime.fingerprint import Called, disagreement
 from hpccoll.runtime.verdict import NodeEntry, merge, pack_calls, pack_entries, unpack_calls, unpack_entries
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
@@ -62,6 +63,10 @@ class Agreement:
     """One rank's side of the agreement of a communicator.
 
     `called` is told what this rank calls, for the record.
+
+    Attributes:
+        settle: what all ranks do together about a disagreement on devices, before they raise it.
+
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Agreement:
         self._called = called
         self._leaders = layout.groups("LEADERS")[0]
         self.awaited: int | None = None  # the leader whose word this one waits for
+        self.settle: Callable[[HpccollError], Waits] = _nothing_to_settle
 
     def check(
         self,
@@ -115,7 +121,7 @@ class Agreement:
             yield from control.all_arrived(sequence)
             calls = control.deviating(sequence, fingerprint)
             if calls:
-                raise disagreement(calls, self._rank, self._layout.size)
+                yield from self._disagree(calls)
             if payload is not None and payload.out is not None:
                 self._combine_node(sequence, payload, payload.out)
             return
@@ -126,9 +132,16 @@ class Agreement:
             yield from control.verdict(sequence)
         problem = control.problem(sequence)
         if problem:
-            raise disagreement(unpack_calls(problem), self._rank, self._layout.size)
+            yield from self._disagree(unpack_calls(problem))
         if payload is not None and payload.out is not None:
             payload.out[...] = control.result(sequence, payload.out.size, payload.dtype)
+
+    def _disagree(self, calls: Sequence[Called]) -> Waits:
+        """Raises what all ranks raise."""
+        error = disagreement(calls, self._rank, self._layout.size)
+        if error.on_devices:
+            yield from self.settle(error)
+        raise error
 
     @property
     def room(self) -> int:
@@ -235,6 +248,10 @@ class Agreement:
             result[...] = parts[self._layout.node(payload.root)]
         else:
             _combine(result, [parts[node] for node in range(len(parts))], payload.combine)
+
+
+def _nothing_to_settle(error: HpccollError) -> Waits:
+    yield from ()
 
 
 def _combine(out: Array, parts: list[Array], combine: Combine | None) -> None:

@@ -77,6 +77,7 @@ T = TypeVar("T")
 
 AGREEMENT_CHANNEL = 1  # an MPI tag; movement.py has those of the elements
 PROGRESS_CHANNEL = 2  # no message has it: asking for one lets MPI move on
+GIVING_UP_S = 5.0  # a call waits so long for a thread that gives the communicator up
 LEAST_PAYLOAD = 64  # bytes that can always travel with the agreement
 
 
@@ -129,9 +130,18 @@ class Context:
             self.counts = Counts()
             self._areas = 0
             self.in_use = threading.Lock()
+            self.is_given_up = False  # just now, by a thread that looks after devices
+            self.is_untold = False  # no call has raised what that thread has found
             self._open_control(deadline)
             self._presence = Presence(
-                self.private, self.layout, self.machine.hosts, config, self._control, self.counts, deadline
+                self.private,
+                self.layout,
+                self.machine.hosts,
+                config,
+                self._control,
+                self.counts,
+                self.on_devices.checks,
+                deadline,
             )
             self._reports = Reports(
                 self.layout,
@@ -254,7 +264,8 @@ class Context:
 
     def refusal(self, collective: str, sequence: int, error: UsageError) -> Waits:
         """The stages of a call whose arguments are wrong on this rank."""
-        call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error))
+        before = self.on_devices.checks.digest
+        call = Fingerprint(sequence, b"", 0, 0, collective, 0, refused=refusal_kind(error), counts=before)
         return self.in_turn(sequence, self._agreement.check(sequence, call.pack(), str(error), None))
 
     def steps(
@@ -320,17 +331,24 @@ class Context:
         """The sequence number of the next call.  Raises AbortedError on a broken communicator."""
         self.known.take_over()
         if self.broken is not None:
+            self.is_untold = False
             raise AbortedError(
                 f"the communicator is broken since an earlier call: {self.broken}", rank=self.rank
             ) from self.broken
         return self.counts.take_number()
+
+    def check_usable(self) -> None:
+        """Raises AbortedError on a broken communicator."""
+        if self.broken is not None:
+            self.number()
 
     # --- threads and requests ---------------------------------------------------------------------
 
     @contextmanager
     def _alone(self, collective: str) -> Generator[None, None, None]:
         """One thread at a time; a second one at the same time is a mistake that all ranks learn of."""
-        if not self.in_use.acquire(blocking=False):
+        if not self.in_use.acquire(timeout=GIVING_UP_S if self.is_given_up else 0):
+            self.check_usable()
             error = UsageError(
                 f"{collective} was called by thread {threading.current_thread().name!r} while another thread "
                 "is in a collective of the same communicator: give each thread one of its own (Dup)"
@@ -479,6 +497,12 @@ class Context:
             return error
         return reason.error(collective, sequence, self.rank, line)
 
+    def why_given_up(self) -> HpccollError | None:
+        """What a call on a device cannot be completed for, if that is known; the others are told."""
+        enqueued = self.on_devices.checks.made
+        reason = self._presence.reason_on_devices(enqueued)
+        return None if reason is None else reason.error("a call on a device", enqueued, self.rank, line="")
+
     def _look_for_abort(
         self, collective: str, sequence: int, watch: Callable[[], None], line: str | None = None
     ) -> None:
@@ -516,6 +540,7 @@ class Context:
             self._spin_us * 1e-6,
             self.recorder.called,
         )
+        self._agreement.settle = self.on_devices.settle
         self.opening = Opening(self.private, self.config, self.planner, self._agreement, self._movement)
 
     def _open_flags(self, words: memoryview) -> Flags:
@@ -526,10 +551,12 @@ class Context:
 
         On a broken communicator the duplicate is left to MPI: freeing it could wait for a lost rank.
 
-        Raises: UsageError when requests are still under way.
+        Raises: UsageError when requests are still under way; AbortedError where the communicator was given up
+        and no call has raised that.
         """
+        untold = self.broken if self.is_untold else None
         if self.broken is None:
-            self.on_devices.wait_for_mpi()
+            self.on_devices.wait_for_host()
         if self.broken is None and (count := self.pending()):
             raise UsageError(f"{count} requests of this communicator are not complete: wait for them first")
         if self.broken is None and self.metrics is not None and self.metrics.shows:
@@ -541,6 +568,8 @@ class Context:
                 self.recorder.remove()
         finally:
             self.release()
+        if untold is not None:
+            raise AbortedError(f"the communicator is broken: {untold}", rank=self.rank) from untold
 
     def _summarise(self, metrics: Metrics) -> None:
         """Rank 0 shows what all ranks have measured; nobody does where not all come to it."""

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,14 @@ ARRIVALS_PER_CALL = 2
 ARRIVED, STEP, LEFT, NUMBER, START, SPACE = range(6)  # words in the line of a member
 ABORTED, WRITER = range(2)  # words in the first line
 FAREWELL_BYTES = 1024
+
+
+class Farewell(NamedTuple):
+    """What a rank says when it leaves: how many calls it has made, how many of them on devices, and why."""
+
+    calls: int
+    enqueued: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -290,18 +298,20 @@ class Control:
         space = self._flags.load(line + SPACE)
         return self._flags.load(line + NUMBER), self._flags.load(line + START), space
 
-    def leave(self, calls: int, why: str) -> None:
-        """Tell the ranks of this node that this one makes no more calls than so many."""
-        self._write(self._shape.farewells + self.me * FAREWELL_BYTES, FAREWELL_BYTES, why.encode())
-        self._flags.store(LINE * (1 + self.me) + LEFT, calls + 1)
+    def leave(self, farewell: Farewell) -> None:
+        """Tell the ranks of this node that this one makes no more calls."""
+        said = struct.pack("<q", farewell.enqueued) + farewell.why.encode()
+        self._write(self._shape.farewells + self.me * FAREWELL_BYTES, FAREWELL_BYTES, said)
+        self._flags.store(LINE * (1 + self.me) + LEFT, farewell.calls + 1)
 
-    def left(self, member: int) -> tuple[int, str] | None:
-        """How many calls a rank of this node had made when it left, and why; None while it is there."""
+    def left(self, member: int) -> Farewell | None:
+        """What a rank of this node said when it left; None while it is there."""
         calls = self._flags.load(LINE * (1 + member) + LEFT)
         if calls == 0:
             return None
         said = self._read(self._shape.farewells + member * FAREWELL_BYTES, FAREWELL_BYTES)
-        return calls - 1, said.decode(errors="replace")
+        (enqueued,) = struct.unpack_from("<q", said)
+        return Farewell(calls - 1, enqueued, said[8:].decode(errors="replace"))
 
     def _write(self, at: int, room: int, data: bytes) -> None:
         data = data[: room - 4]

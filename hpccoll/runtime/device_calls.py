@@ -6,6 +6,7 @@ the results are copied back: any call, dtype and operator works, with the host's
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -21,15 +22,19 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import current_stream, home_of
 from hpccoll.calls import Call
-from hpccoll.errors import UsageError
+from hpccoll.errors import AbortedError, HpccollError, MismatchError, UsageError
 from hpccoll.memory.device import array_of, check_dtype, is_captured
+from hpccoll.memory.shared import gathered
 from hpccoll.observe.metrics import Timing
 from hpccoll.observe.snapshot import BLOCKING, STARTED
+from hpccoll.runtime.device_checks import DeviceChecks, code_of
+from hpccoll.runtime.device_watch import WATCH
 from hpccoll.runtime.enqueued import Bound
 from hpccoll.runtime.progress import PROGRESS, Running
 from hpccoll.runtime.replay import Replays, give_up
 from hpccoll.runtime.wait import Hint, Waits
 from hpccoll.topology.gpus import choose_ordinal, visible_devices
+from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
     from hpccoll.runtime.device_side import ByNccl, DeviceSide
     from hpccoll.runtime.streams import Pinned
 
+LOG = logging.getLogger("hpccoll")
+PATIENCE_S = 0.75  # for the news of why NCCL has failed
 Key = tuple[object, ...]
 
 
@@ -49,7 +56,10 @@ class DeviceCalls:
         self._side: DeviceSide | None = None
         self._ordinal: int | None = None
         self._crossing: Running | None = None
+        self._checking: Running | None = None
         self._kinds: dict[Key, ByNccl | None] = {}
+        self.checks = DeviceChecks(context.config)
+        self._compared: tuple[int, int] | None = None  # what the ranks are about to compare
         self.replays: Replays | None = None
 
     @property
@@ -89,7 +99,7 @@ class DeviceCalls:
 
         Raises: as `Context.run`.
         """
-        kind = self._agreed_kind(call)
+        kind = self._agreed_kind(call, waits=True)
         if kind is None:
             sequence = self._context.number()
             stages = self._over_host(call, stream, sequence, self._context.timing(BLOCKING))
@@ -104,10 +114,10 @@ class DeviceCalls:
         return kind
 
     def repeat(self, kind: ByNccl, call: Call, stream: int, form: str = BLOCKING) -> None:
-        """Enqueue a call that the ranks have agreed on.  Raises: as `Context.run`."""
-        if self._context.broken is not None:
-            self._context.number()
+        """Enqueue a call of a kind that the ranks have agreed on.  Raises: as `Context.run`."""
+        self._context.check_usable()
         self._check_capture(kind, call, stream)
+        self._check_meanwhile(call)
         self._enqueue(kind, call, stream, form)
         self._wait_without_worker(kind)
 
@@ -122,15 +132,18 @@ class DeviceCalls:
             return context.begin(over_host, call.collective, sequence, timing)
         self.refuse_in_graph(call, None, "is a started one")
         here = self._visiting(call, None) if side.elsewhere.are_needed(call, None) else call
+        self._check_meanwhile(call)
+        checking = self._checking
         self._enqueue(kind, here, side.own_stream, STARTED)
         with side.device:
             done = side.device.mark(side.own_stream)
 
         def stages() -> Waits:
             while not side.device.reached(done):
-                side.look(kind)
+                self.look(kind)
                 yield None
-            side.look(kind)  # what a lost rank ends is complete too, and wrong
+            self.look(kind)  # what a lost rank ends is complete too, and wrong
+            yield from _until_done(checking)
             if context.broken is not None:
                 context.number()
             running.event = None
@@ -188,6 +201,7 @@ class DeviceCalls:
         finally:
             if passage is not None:
                 passage.whole = True
+        self.checks.enqueued(kind.code)
         self._context.tally[call.collective, kind.program.name] += 1
         if self._context.metrics is not None:
             self._context.metrics.on_device(call, kind.program.name, form)()
@@ -210,6 +224,15 @@ class DeviceCalls:
         """The stream may be waited for outside of hpccoll, where nothing moves MPI on without a worker."""
         if kind.by_mpi and not _has_worker():
             self.wait_for_mpi()
+
+    def wait_for_host(self) -> None:
+        """Until all that the host does for calls that are enqueued is done.  Raises its errors."""
+        self.wait_for_mpi()
+        checking, self._checking = self._checking, None
+        if checking is not None:
+            PROGRESS.wait(checking)
+            if checking.error is not None:
+                raise checking.error
 
     def wait_for_mpi(self) -> None:
         """Until all that goes between nodes by MPI has been there.  Raises its errors."""
@@ -243,17 +266,23 @@ class DeviceCalls:
 
     # --- kinds of calls -------------------------------------------------------------------------
 
-    def _agreed_kind(self, call: Call) -> ByNccl | None:
-        """What a call becomes, None where it goes over the host; the first of its kind all ranks agree on."""
+    def _agreed_kind(self, call: Call, *, waits: bool = False) -> ByNccl | None:
+        """What a call becomes, None where it goes over the host; the first of its kind all ranks agree on.
+
+        `waits`: and on this one where that is due; else see `_check_meanwhile`.
+        """
         context, key = self._context, self._key(call)
         known = key in self._kinds
+        due = waits and self._is_due(call) and self._kinds.get(key) is not None
         # What blocks of different lengths the others have may change with every call.
-        if not known or (call.ragged and self._kinds[key] is not None):
+        if not known or due or (call.ragged and self._kinds[key] is not None):
+            if self._is_due(call):
+                self.checks.passed()
             sequence = context.number()
             found: list[ByNccl | None] = []
 
             def stages() -> Waits:
-                yield from context.opening.agree_on_device(call, sequence)
+                yield from self._agree(call, sequence, (self.checks.made, self.checks.digest))
                 if not known:
                     self._learn(key, call)
                 found.append((yield from self._for_lengths(self._kinds[key], call)))
@@ -263,6 +292,105 @@ class DeviceCalls:
         if context.broken is not None:
             context.number()
         return self._kinds[key]
+
+    def _is_due(self, call: Call) -> bool:
+        """Whether the ranks agree on this call again.  Lengths of blocks are agreed on anyway."""
+        return self.checks.is_due and not call.ragged
+
+    def _check_meanwhile(self, call: Call) -> None:
+        """Where the ranks are to agree on a call that must not wait for the others: they do later.
+
+        By then it is enqueued; where they do not agree the communicator is given up.
+        """
+        if not self._is_due(call):
+            return
+        context, before = self._context, (self.checks.made, self.checks.digest)
+        sequence = context.number()
+        self.checks.passed()
+
+        def stages() -> Waits:
+            try:
+                yield from self._agree(call, sequence, before)
+            except (MismatchError, UsageError) as error:
+                raise _too_late(error, "this call, too, was enqueued before that was found") from error
+
+        self._checking = context.begin(context.in_turn(sequence, stages()), call.collective, sequence)
+
+    def _agree(self, call: Call, sequence: int, before: tuple[int, int]) -> Waits:
+        """As `Opening.agree_on_device`; `before`: how many calls were enqueued here, and their checksum."""
+        self._compared = before
+        yield from self._context.opening.agree_on_device(call, sequence, before[1])
+        self._compared = None
+
+    def settle(self, error: HpccollError) -> Waits:
+        """Raises AbortedError on all ranks, where the calls enqueued before a disagreement differ, too."""
+        compared, self._compared = self._compared, None
+        own = np.array(compared or (self.checks.made, self.checks.digest))
+        table = yield from gathered(self._context.private, own)
+        if (table == table[0]).all():
+            self.checks.passed()  # on all ranks, also those for which this was no check
+            return
+        made = table[:, 0].tolist()
+        counts = (
+            "as many, of other kinds"
+            if len(set(made)) == 1
+            else ", ".join(
+                f"{count} on {format_ranks([rank for rank, one in enumerate(made) if one == count])}"
+                for count in sorted(set(made))
+            )
+        )
+        raise _too_late(error, f"calls on devices that were enqueued before differ, too: {counts}")
+
+    def look_after(self) -> None:
+        """Give the communicator up where what its devices wait for cannot come; for `device_watch`."""
+        context, side = self._context, self._side
+        if side is None or context.broken is not None:
+            return
+        try:
+            self._look_for_abort()
+            side.look_at_all()
+        except Exception as error:  # the thread goes on
+            self._give_up_from_outside(self.why_nccl_failed(error))
+
+    def look(self, kind: ByNccl) -> None:
+        """Raises when NCCL has failed, or another rank has given up."""
+        try:
+            self.side.look(kind)
+        except AbortedError as error:
+            found = self.why_nccl_failed(error)
+            if found is error:
+                raise
+            raise found from error
+
+    def why_nccl_failed(self, error: BaseException) -> BaseException:
+        """An error of NCCL, or what it comes from: NCCL may notice a lost rank before we do."""
+        deadline = time.monotonic() + PATIENCE_S
+        while isinstance(error, AbortedError) and time.monotonic() < deadline:
+            found = self._context.broken or self._context.why_given_up()
+            if found is not None:
+                return found
+            time.sleep(PATIENCE_S / 20)
+        return error
+
+    def _give_up_from_outside(self, error: BaseException) -> None:
+        """As a call that fails does, while no call is made: nothing is to be enqueued meanwhile."""
+        context = self._context
+        context.is_given_up = True
+        if not context.in_use.acquire(blocking=False):
+            context.is_given_up = False
+            return  # a call is being made, and looks itself; else the next turn comes here again
+        try:
+            LOG.error("rank %d: what was enqueued on devices has wrong results: %s", context.rank, error)
+            context.is_untold = True  # first: what waits for a stream goes on before the next line is over
+            context.failed(error, "a call on a device", -1, None)
+        finally:
+            context.in_use.release()
+            context.is_given_up = False
+
+    def _look_for_abort(self) -> None:
+        error = self._context.why_given_up()
+        if error is not None:
+            raise error
 
     def _for_lengths(self, kind: ByNccl | None, call: Call) -> Generator[Hint | None, None, ByNccl | None]:
         """The kind of a call, where that is another one for other lengths of its blocks."""
@@ -286,7 +414,8 @@ class DeviceCalls:
     def _learn(self, key: Key, call: Call) -> None:
         some = call.give if call.give.size or call.take is None else call.take.flat
         side = self._made_side(home_of(some).device)
-        self._kinds[key] = side.learn(call, self._context.planner.only(call.collective, call.asked))
+        kind = side.learn(call, self._context.planner.only(call.collective, call.asked))
+        self._kinds[key] = None if kind is None else replace(kind, code=code_of(key))
 
     def _made_side(self, ordinal: int) -> DeviceSide:
         """Its NCCL groups and streams; made now, on that device, if they are not.  Collective."""
@@ -295,9 +424,16 @@ class DeviceCalls:
 
             context = self._context
             self._side = DeviceSide(
-                context.private, context.layout, context.config, ordinal, context.planner.measured
+                context.private,
+                context.layout,
+                context.config,
+                ordinal,
+                context.planner.measured,
+                self._look_for_abort,
             )
             self.replays = Replays(context)
+            if not self._side.reason:
+                WATCH.add(self)
         return self._side
 
     # --- memory ---------------------------------------------------------------------------------
@@ -389,6 +525,7 @@ class DeviceCalls:
 
     def close(self) -> None:
         """Free NCCL's communicators.  Collective."""
+        WATCH.remove(self)
         if self._side is not None:
             self._side.close()
 
@@ -399,11 +536,32 @@ class DeviceCalls:
 
     def release(self) -> None:
         """Let go of this rank's streams and memory; local."""
+        WATCH.remove(self)
         if self._side is not None:
             if self.replays is not None:
                 self.replays.forget()
             self._side.release()
             self._side = self.replays = None
+
+
+def _until_done(running: Running | None) -> Waits:
+    """Until the ranks have agreed; raises what they raise."""
+    while running is not None and not running.done:
+        yield None
+    if running is not None and running.error is not None:
+        raise running.error
+
+
+def _too_late(error: HpccollError, why: str) -> AbortedError:
+    """A disagreement that leaves the communicator broken."""
+    said = error.message.replace(" (nothing was moved)", "").replace(" (nothing was moved on any rank)", "")
+    return AbortedError(
+        f"{said}; {why}, and cannot be taken back",
+        collective=error.collective,
+        sequence=error.sequence,
+        rank=error.rank,
+        suspects=error.suspects,
+    )
 
 
 def _has_worker() -> bool:

@@ -6,6 +6,7 @@ They are made with the first call that needs them, on the calling thread and in 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -29,15 +30,23 @@ Groups = tuple[Members, ...]
 class DeviceGroups:
     """Of one rank, by their members: `nccl`, and `inner` for host arrays.
 
-    `memory`: which NCCL's communicators are told of.
+    `memory`: which NCCL's communicators are told of.  `look`: as that of `NcclGroup`.
     """
 
-    def __init__(self, private: MPI.Intracomm, config: Config, device: Device, memory: Registered) -> None:
+    def __init__(
+        self,
+        private: MPI.Intracomm,
+        config: Config,
+        device: Device,
+        memory: Registered,
+        look: Callable[[], None],
+    ) -> None:
         self._private = private
         self._rank = private.rank
         self._config = config
         self._device = device
         self._memory = memory
+        self._look = look
         self._made: set[Groups] = set()
         self.nccl: dict[Members, NcclGroup] = {}
         self.inner: dict[Members, Communicator] = {}
@@ -61,7 +70,7 @@ class DeviceGroups:
             try:
                 with self._device:
                     self.nccl[mine] = NcclGroup(
-                        ids[mine], mine, mine.index(self._rank), deadline, self._config.timeout_s
+                        ids[mine], mine, mine.index(self._rank), deadline, self._config.timeout_s, self._look
                     )
                     self._memory.tell(self.nccl[mine])
             except Exception as error:  # whatever NCCL's bindings raise: the others are waiting

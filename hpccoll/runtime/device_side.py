@@ -11,7 +11,7 @@ import json
 import socket
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -61,10 +61,11 @@ CHUNK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ByNccl:
-    """A kind of call that NCCL does: its program, and how elements travel."""
+    """A kind of call that NCCL does: its program, how elements travel, and its number (`code_of`)."""
 
     program: DeviceProgram | Blocks | PlansOfBlocks
     travel: Travel
+    code: int = 0
 
     @property
     def by_mpi(self) -> bool:
@@ -109,11 +110,18 @@ def _is_the_callers(buffer: Buffer) -> bool:
 class DeviceSide:
     """Made, collectively, with the first call on device arrays; `ordinal` is the device of one of them.
 
-    `reason`: empty where NCCL is used, else why all ranks' calls go over the host.
+    `look`: raises when the communicator was given up.  `reason`: empty where NCCL is used, else why all
+    ranks' calls go over the host.
     """
 
     def __init__(
-        self, private: MPI.Intracomm, layout: Layout, config: Config, ordinal: int, measured: Measured
+        self,
+        private: MPI.Intracomm,
+        layout: Layout,
+        config: Config,
+        ordinal: int,
+        measured: Measured,
+        look: Callable[[], None],
     ) -> None:
         self._private = private
         self._rank, self._size = private.rank, private.size
@@ -131,7 +139,7 @@ class DeviceSide:
         self._by_mpi = config.internode == "mpi" and layout.node_count > 1
         self.bridge = Bridge(self.device, self.pinned, self.kept) if self._by_mpi else None
         self.memory = Registered(private, ordinal, self._deadline)
-        self._groups = DeviceGroups(private, config, self.device, self.memory)
+        self._groups = DeviceGroups(private, config, self.device, self.memory, look)
 
     def _agree_on_path(self) -> str:
         """Raises: ResourceError on all ranks, when `device_path` asks for NCCL and it cannot be used."""
@@ -369,6 +377,11 @@ class DeviceSide:
     def look(self, kind: ByNccl) -> None:
         """Raises AbortedError when NCCL has failed."""
         for group in kind.program.groups:
+            group.state()
+
+    def look_at_all(self) -> None:
+        """As `look`, for all kinds."""
+        for group in list(self._groups.nccl.values()):
             group.state()
 
     # --- end ------------------------------------------------------------------------------------

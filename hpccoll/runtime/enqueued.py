@@ -135,6 +135,7 @@ class Bound:
         self._play = None if self._known is None else self._known.tape.play
         self._measure = None if self._known is None else self._known.measure
         self._counted = (call.collective, kind.program.name)
+        self._checks = context.on_devices.checks
         self._lock, self._tally, self._process = context.in_use, context.tally, _PROCESS.id
         self._on = 0
 
@@ -146,6 +147,7 @@ class Bound:
             self._play is None
             or stream != current
             or self._context.broken is not None
+            or self._checks.made >= self._checks.next
             or self._process != _PROCESS.id
             or not self._lock.acquire(False)
         ):
@@ -153,7 +155,9 @@ class Bound:
             self._start_with_care(current, stream)
             return
         try:
+            self._context.check_usable()
             self._play(stream)
+            self._checks.enqueued(self._kind.code)
             self._tally[self._counted] += 1
             if self._measure is not None:
                 self._measure()
@@ -197,9 +201,9 @@ class Bound:
 
     def complete(self, event: Any) -> bool:
         """Raises AbortedError when NCCL or MPI has failed: what that ends is complete too, and wrong."""
-        side = self._context.on_devices.side
-        reached = side.device.reached(event)
-        side.look(self._kind)
+        on_devices = self._context.on_devices
+        reached = on_devices.side.device.reached(event)
+        on_devices.look(self._kind)
         if self._context.broken is not None:
             self._context.number()
         return reached

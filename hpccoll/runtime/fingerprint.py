@@ -51,7 +51,8 @@ class Fingerprint:
     refused: int = ACCEPTED
     plan: int = 0  # index among the collective's plans
     form: int = REGULAR
-    counts: int = 0  # checksum of the lengths of ragged blocks, where every rank knows all
+    counts: int = 0
+    """Checksum of the lengths of ragged blocks, where all know them; on devices, of the calls before."""
 
     def pack(self) -> bytes:
         return _FORMAT.pack(
@@ -87,12 +88,17 @@ class Fingerprint:
             "collective": self.collective + "".join(text for bit, text in FORMS.items() if self.form & bit),
             "sequence number": str(self.sequence),
             "dtype": self.dtype.decode(errors="replace"),
-            "count": str(self.count) + (f" in blocks of checksum {self.counts:08x}" if self.counts else ""),
+            "count": str(self.count) + (f" in blocks of checksum {self.counts:08x}" if self._ragged else ""),
             "operator": _operator_name(self.operator),
             "root": str(self.root),
             "memory": MEMORIES.get(self.memory, str(self.memory)),
             "plan": _plan_name(self.collective, self.plan),
         }
+
+    @property
+    def _ragged(self) -> bool:
+        """Blocks of lengths that all ranks know."""
+        return self.form & RAGGED != 0 and self.counts != 0
 
 
 @dataclass(frozen=True)
@@ -108,21 +114,25 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
     """The error for ranks whose calls differ or were refused; `rank` is this one, of `total`."""
     found = [(one, Fingerprint.unpack(one.call)) for one in calls]
     refusing = [(one, call) for one, call in found if call.refused]
+    on_devices = any(call.memory == DEVICE for _, call in found)
     if refusing:
         kind = UsageTypeError if refusing[0][1].refused == REFUSED_TYPE else UsageError
         said = "; ".join(f"{format_ranks(one.ranks)}: {one.text}" for one, _ in refusing[:4])
-        return kind(
+        refusal = kind(
             f"{said} (nothing was moved on any rank)",
             collective=refusing[0][1].collective,
             sequence=refusing[0][1].sequence,
             rank=rank,
             suspects=[member for one, _ in refusing for member in one.ranks],
         )
+        refusal.on_devices = on_devices
+        return refusal
     sides = [_sides(found, name) for name in found[0][1].fields()]
     fewest = min(_sides_by_call(found), key=len)
     own = next((call for one, call in found if rank in one.ranks), found[0][1])
+    words = "; ".join(side for side in sides if side) or "the same by now, but not before"
     error = MismatchError(
-        f"the ranks call different things (nothing was moved): {'; '.join(side for side in sides if side)}",
+        f"the ranks call different things (nothing was moved): {words}",
         collective=own.collective,
         sequence=own.sequence,
         rank=rank,
@@ -130,6 +140,7 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
     )
     # All ranks come to the same answer, so that they may exchange their counts next.
     forms = {(call.collective, call.form, call.sequence) for _, call in found}
+    error.on_devices = on_devices
     error.counts_differ = len(forms) == 1 and len({(call.counts, call.count) for _, call in found}) > 1
     return error
 

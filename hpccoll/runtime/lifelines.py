@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpccoll.runtime.control import Control
+from hpccoll.runtime.control import Control, Farewell
 from hpccoll.runtime.peers import Farewells, Peers
 from hpccoll.runtime.reason import LOST, Reason
 
@@ -109,12 +109,12 @@ class Lifelines:
                 self._told = True
                 self._send_all(b"R" + reason.to_bytes())
 
-    def leave(self, calls: int, why: str) -> None:
-        """Say that this rank makes no more calls than so many, and end the connections."""
+    def leave(self, farewell: Farewell) -> None:
+        """Say that this rank makes no more calls, and end the connections."""
         WATCH.remove(self)
         with self._lock:
             self._told = True
-            self._send_all(b"F" + json.dumps([calls, why]).encode())
+            self._send_all(b"F" + json.dumps(farewell).encode())
             for line in self.lines:
                 _end(line.connection)
             self.lines = []
@@ -153,8 +153,8 @@ class Lifelines:
                 self._pass_on(rank, awaited)
                 self.say_who_waits()
             else:
-                calls, why = json.loads(message[1:])
-                self.farewells[line.rank] = int(calls), str(why)
+                calls, enqueued, why = json.loads(message[1:])
+                self.farewells[line.rank] = Farewell(int(calls), int(enqueued), str(why))
                 line.farewell = True
         except (ValueError, TypeError, OverflowError, RecursionError):
             self._drop(line)

@@ -183,8 +183,8 @@ class Opening:
             suspects=error.suspects,
         ) from None
 
-    def agree_on_device(self, call: Call, sequence: int) -> Waits:
-        """All ranks call the same on device arrays."""
+    def agree_on_device(self, call: Call, sequence: int, before: int) -> Waits:
+        """All ranks call the same on device arrays, and did; `before`: checksum of the calls so far."""
         if self._config.checks != "on":
             return
         if partly_known(call):
@@ -192,7 +192,8 @@ class Opening:
             return
         code = self._planner.asked_code(call)
         try:
-            yield from self._agreement.check(sequence, fingerprint_of(call, sequence, code), "", None)
+            fingerprint = fingerprint_of(call, sequence, code, before=before)
+            yield from self._agreement.check(sequence, fingerprint, "", None)
         except MismatchError as error:
             yield from self._name_counts(call, error)
             raise
@@ -213,11 +214,19 @@ def refusal_kind(error: UsageError | None) -> int:
 
 
 def fingerprint_of(
-    call: Call, sequence: int, plan: int, form: int = 0, refusal: UsageError | None = None
+    call: Call,
+    sequence: int,
+    plan: int,
+    form: int = 0,
+    refusal: UsageError | None = None,
+    before: int = 0,
 ) -> bytes:
-    """What this rank calls, packed; `plan`: its number among those of the collective."""
+    """What this rank calls, packed; `plan`: its number among those of the collective.
+
+    `before`: checksum of its calls on devices so far, where it does not say lengths of blocks.
+    """
     operator = operator_code(call.arithmetic.operator) if call.arithmetic is not None else 0
-    count, checksum = call.count, 0
+    count, checksum = call.count, before
     if (counts := shared_counts(call)) is not None:
         count, checksum = sum(counts), zlib.crc32(repr(counts).encode())
     form += RAGGED if call.ragged else 0

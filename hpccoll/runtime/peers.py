@@ -12,13 +12,13 @@ import os
 import time
 
 from hpccoll.memory.segments import PID_UNKNOWN, is_stopped, lives, pid_space, process_start
-from hpccoll.runtime.control import Control
+from hpccoll.runtime.control import Control, Farewell
 from hpccoll.runtime.reason import LOST, Reason
 
 BELIEVED_S = 0.2
 _alive_at: dict[tuple[int, int], float] = {}  # by process and its start
 
-Farewells = dict[int, tuple[int, str]]  # by rank: how many calls it had made, and why it left
+Farewells = dict[int, Farewell]  # by rank
 
 
 class Peers:
@@ -70,9 +70,18 @@ def _lives(number: int, start: int) -> bool:
 
 def absent(farewells: Farewells, sequence: int, me: int) -> Reason | None:
     """That a rank has left before it made a call, if one has."""
-    for rank, (calls, why) in farewells.items():
-        if calls <= sequence:
-            return Reason(me, LOST, f"rank {rank} has left after {calls} calls: {why}", (rank,))
+    for rank, said in farewells.items():
+        if said.calls <= sequence:
+            return Reason(me, LOST, f"rank {rank} has left after {said.calls} calls: {said.why}", (rank,))
+    return None
+
+
+def absent_on_devices(farewells: Farewells, enqueued: int, me: int) -> Reason | None:
+    """That a rank has left before it enqueued a call on a device that is enqueued here, if one has."""
+    for rank, said in farewells.items():
+        if said.enqueued < enqueued:
+            calls = f"{said.enqueued} calls on devices, of {enqueued} here"
+            return Reason(me, LOST, f"rank {rank} has left after {calls}: {said.why}", (rank,))
     return None
 
 

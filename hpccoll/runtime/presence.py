@@ -13,10 +13,11 @@ from mpi4py import MPI
 from hpccoll.config import Config
 from hpccoll.runtime import ending
 from hpccoll.runtime.connecting import open_lifelines
-from hpccoll.runtime.control import Control
+from hpccoll.runtime.control import Control, Farewell
 from hpccoll.runtime.counts import Counts
+from hpccoll.runtime.device_checks import DeviceChecks
 from hpccoll.runtime.lifelines import Lifelines
-from hpccoll.runtime.peers import Peers, absent
+from hpccoll.runtime.peers import Farewells, Peers, absent, absent_on_devices
 from hpccoll.runtime.reason import LOST, Reason
 from hpccoll.topology.hosts import HostFacts
 from hpccoll.topology.layout import Layout
@@ -31,7 +32,7 @@ _open: weakref.WeakSet[Presence] = weakref.WeakSet()
 class Presence:
     """That of a rank, among those of one communicator.  Made collectively.
 
-    `peers`: the other ranks of its node.
+    `counts`, `on_devices`: of the calls that this rank makes.  `peers`: the other ranks of its node.
     Raises: CollectiveTimeoutError when the others do not come before `deadline`.
     """
 
@@ -43,6 +44,7 @@ class Presence:
         config: Config,
         control: Control,
         counts: Counts,
+        on_devices: DeviceChecks,
         deadline: float,
     ) -> None:
         self._rank = comm.rank
@@ -55,7 +57,7 @@ class Presence:
         self._first_unfinished: Callable[[], Callable[[], int | None] | None] = lambda: None
         _open.add(self)
         ending.watch()
-        self._parts = (control, counts, self._lifelines, os.getpid())
+        self._parts = (control, counts, on_devices, self._lifelines, os.getpid())
         # Where the communicator's object goes without a word; at exit `_leave_all` knows more.
         self._gone = weakref.finalize(self, _leave, *self._parts, "its communicator object is gone")
         self._gone.atexit = False
@@ -65,13 +67,23 @@ class Presence:
         found = self._control.aborted()
         if found is None and time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
-            farewells = self.peers.farewells()
-            if self._lifelines is not None:
-                farewells |= self._lifelines.farewells
-            found = absent(farewells, sequence, self._rank) or self.peers.dead()
+            found = absent(self._farewells(), sequence, self._rank) or self.peers.dead()
             if found is not None:
                 self.give_up(found)
         return found
+
+    def reason_on_devices(self, enqueued: int) -> Reason | None:
+        """Why what devices wait for cannot be completed; `enqueued`: how many calls there are, from here."""
+        found = self._control.aborted()
+        if found is None:
+            found = absent_on_devices(self._farewells(), enqueued, self._rank) or self.peers.dead()
+            if found is not None:
+                self.give_up(found)
+        return found
+
+    def _farewells(self) -> Farewells:
+        found = self.peers.farewells()
+        return found if self._lifelines is None else found | self._lifelines.farewells
 
     def why_mpi_failed(self, error: MPI.Exception, sequence: int) -> Reason | None:
         """The loss of a rank that made MPI fail, if it was that; MPI may notice it before we do."""
@@ -126,16 +138,19 @@ class Presence:
 def _leave(
     control: Control,
     counts: Counts,
+    on_devices: DeviceChecks,
     lifelines: Lifelines | None,
     process: int,
     why: str,
     first_unfinished: int | None = None,
 ) -> None:
-    if os.getpid() == process:
-        calls = counts.last + 1 if first_unfinished is None else first_unfinished
-        control.leave(calls, why)
-        if lifelines is not None:
-            lifelines.leave(calls, why)
+    if os.getpid() != process:
+        return
+    calls = counts.last + 1 if first_unfinished is None else first_unfinished
+    farewell = Farewell(calls, on_devices.made, why)
+    control.leave(farewell)
+    if lifelines is not None:
+        lifelines.leave(farewell)
 
 
 def _leave_all() -> None:

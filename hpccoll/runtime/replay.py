@@ -29,16 +29,20 @@ def give_up(context: Context, error: BaseException, collective: str) -> None:
     """A call could not be enqueued, which breaks the communicator.  Raises errors of NCCL as ours."""
     from hpccoll.transports.nccl import told
 
-    ours = told(error)
+    ours = context.on_devices.why_nccl_failed(told(error))
     context.failed(ours, collective, -1, None)
     if ours is not error:
         raise ours from error
 
 
 class Known(NamedTuple):
-    """A call as it is played: what it counts as (collective, plan), its tape, and what measures it."""
+    """A call as it is played.
+
+    What it counts as (collective, plan), the number of its kind, its tape, and what measures it.
+    """
 
     counted: tuple[str, str]
+    code: int
     tape: Tape
     measure: Callable[[], None] | None
 
@@ -48,6 +52,7 @@ class Replays:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._checks = context.on_devices.checks
         self._only = context.planner.only_now
         self._lock = context.in_use
         self._tally = context.tally
@@ -60,13 +65,15 @@ class Replays:
         """
         key, found = self._key(collective, given)
         known = self._known.get(key)
-        if known is None or self._context.broken is not None:
-            return False
+        if known is None or self._checks.made >= self._checks.next:
+            return False  # the ranks agree on this one first
         if stream is not None and stream_handle(stream) != found:
             return False  # that stream must first wait for the arrays'
         if not self._lock.acquire(False):
             return False  # two threads in one communicator, of which the other way tells
         try:
+            if self._context.broken is not None:
+                return False
             self.play(known, found)
         finally:
             self._lock.release()
@@ -79,6 +86,7 @@ class Replays:
         except BaseException as error:
             give_up(self._context, error, known.counted[0])
             raise
+        self._checks.enqueued(known.code)
         self._tally[known.counted] += 1
         if known.measure is not None:
             known.measure()
@@ -98,7 +106,7 @@ class Replays:
             return None
         tape, metrics, name = side.written(kind, call), self._context.metrics, kind.program.name
         measure = None if metrics is None else metrics.on_device(call, name, form)
-        return Known((call.collective, name), tape, measure)
+        return Known((call.collective, name), kind.code, tape, measure)
 
     def forget(self) -> None:
         """Let go of all of them."""

@@ -126,11 +126,13 @@ class Reports:
         if under_way := self._movement.waiting_for():
             what = "waiting for " + "; ".join(map(operation_text, under_way[:3]))
             peers = sorted({one.peer for one in under_way if isinstance(one, Receive)})
-            if peers:
-                nodes = sorted({self._layout.node(peer) for peer in peers})
+            nodes = sorted({self._layout.node(peer) for peer in peers})
+            # Who waits for ranks of its own node leaves the word to those who wait for another one.
+            elsewhere = nodes not in ([], [self._layout.node(self._rank)])
+            if elsewhere:
                 what = f"node {', '.join(map(str, nodes))} sends nothing: {what}"
             what += self._control.where_others_are()
-            return what, peers[:16], HEARSAY_S if peers else UNKNOWN_S
+            return what, peers[:16], HEARSAY_S if elsewhere else UNKNOWN_S
         leader = format_ranks(self._control.members[:1])
         return f"waiting for {leader}, which leads this node", (), UNKNOWN_S
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -78,13 +79,21 @@ class NcclGroup:
     """The communicator of one group, of which this rank is member `index`.
 
     `members`: world ranks, for errors.  `patience_s`: how long NCCL may take to enqueue
-    a call.
+    a call.  `look` raises when there is no use in waiting for that.
     """
 
     def __init__(
-        self, unique_id: bytes, members: Sequence[int], index: int, deadline: float, patience_s: float
+        self,
+        unique_id: bytes,
+        members: Sequence[int],
+        index: int,
+        deadline: float,
+        patience_s: float,
+        look: Callable[[], None],
     ) -> None:
         self._patience_s = patience_s
+        self._look = look
+        self._lock = threading.Lock()  # several threads ask for its state, and one may end it
         self.members = tuple(members)
         self.index = index
         config = nccl.Config()
@@ -93,6 +102,7 @@ class NcclGroup:
             len(members), index, 1, bytearray(unique_id), config.ptr
         )
         self._alive = True
+        self._gone = False
         try:
             self._settle(deadline, "making a NCCL communicator")
         except BaseException:
@@ -135,26 +145,28 @@ class NcclGroup:
     def state(self) -> int:
         """What NCCL says of the communicator: 0, or 7 while something is under way.
 
-        Raises: AbortedError when it has failed on this rank or another.
+        Raises: AbortedError when it has failed on this rank or another, or was given up.
         """
-        status = int(nccl.comm_get_async_error(self.handle))
-        if status not in (_SUCCESS, _IN_PROGRESS):
+        who = f"(group of ranks {', '.join(map(str, self.members))})"
+        with self._lock:
+            if self._gone:
+                raise AbortedError(f"this communicator of NCCL was given up {who}")
+            status = int(nccl.comm_get_async_error(self.handle))
+            if status in (_SUCCESS, _IN_PROGRESS):
+                return status
             said = nccl.get_last_error(self.handle)
-            raise AbortedError(
-                f"NCCL: {nccl.get_error_string(status)}: {said or 'no details'} "
-                f"(group of ranks {', '.join(map(str, self.members))})"
-            )
-        return status
+        raise AbortedError(f"NCCL: {nccl.get_error_string(status)}: {said or 'no details'} {who}")
 
     def settle_call(self) -> None:
         """Wait until NCCL has enqueued the last call: before that, the stream does not know of it.
 
         Raises: AbortedError, and CollectiveTimeoutError when it takes longer than `patience_s`.
         """
-        self._settle(time.monotonic() + self._patience_s, "a call of the NCCL communicator")
+        self._settle(time.monotonic() + self._patience_s, "a call of the NCCL communicator", self._look)
 
-    def _settle(self, deadline: float, what: str) -> None:
+    def _settle(self, deadline: float, what: str, look: Callable[[], None] = lambda: None) -> None:
         while self.state() == _IN_PROGRESS:
+            look()
             if time.monotonic() > deadline:
                 raise CollectiveTimeoutError(
                     f"{what} of ranks {', '.join(map(str, self.members))} is not complete at the deadline: "
@@ -175,8 +187,10 @@ class NcclGroup:
         try:
             nccl.comm_finalize(self.handle)
             self._settle(deadline, "closing a NCCL communicator")
+            self._go()
             nccl.comm_destroy(self.handle)
         except Exception as error:
+            self._go()
             nccl.comm_abort(self.handle)
             ours = told(error)
             if ours is error:
@@ -185,9 +199,17 @@ class NcclGroup:
 
     def abort(self) -> None:
         """Give the communicator up: its calls end, here and, sooner or later, on the others.  Local."""
-        if self._alive:
+        with self._lock:
+            if not self._alive:
+                return
             self._alive = False
-            nccl.comm_abort(self.handle)
+            self._gone = True
+        nccl.comm_abort(self.handle)  # which may take long: nobody who asks for the state is to wait for it
+
+    def _go(self) -> None:
+        """Nobody asks for its state any more."""
+        with self._lock:
+            self._gone = True
 
 
 def told(error: BaseException) -> BaseException:

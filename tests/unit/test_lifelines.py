@@ -15,8 +15,9 @@ import pytest
 
 from hpccoll.errors import AbortedError, CollectiveTimeoutError, PeerLostError
 from hpccoll.runtime import connecting
+from hpccoll.runtime.control import Farewell
 from hpccoll.runtime.lifelines import _LONGEST, WATCH, Lifelines, Line
-from hpccoll.runtime.peers import absent
+from hpccoll.runtime.peers import absent, absent_on_devices
 from hpccoll.runtime.reason import FAILED, LATE, LOST, Reason
 
 
@@ -141,21 +142,25 @@ def test_an_end_without_farewell_is_a_loss(leader: Leader) -> None:
 
 
 def test_an_end_after_a_farewell_is_none(leader: Leader) -> None:
-    leader.hears(framed(b"F" + json.dumps([12, "its program has ended"]).encode()))
+    leader.hears(framed(b"F" + json.dumps([12, 5, "its program has ended"]).encode()))
     leader.far.close()
     leader.lifelines.hear(leader.line)
     assert leader.control.reason is None
-    assert leader.lifelines.farewells == {4: (12, "its program has ended")}
+    assert leader.lifelines.farewells == {4: Farewell(12, 5, "its program has ended")}
     assert absent(leader.lifelines.farewells, 11, 0) is None
+    assert absent_on_devices(leader.lifelines.farewells, 5, 0) is None
+    late = absent_on_devices(leader.lifelines.farewells, 6, 0)
+    assert late is not None
+    assert "rank 4 has left after 5 calls on devices, of 6 here: its program" in late.text
     found = absent(leader.lifelines.farewells, 12, 0)
     assert found is not None
     assert found.text == "rank 4 has left after 12 calls: its program has ended"
 
 
 def test_who_leaves_says_so_and_nothing_afterwards(leader: Leader) -> None:
-    leader.lifelines.leave(3, "done")
+    leader.lifelines.leave(Farewell(3, 0, "done"))
     leader.lifelines.tell(REASON)
-    assert leader.said() == [b"F" + json.dumps([3, "done"]).encode()]
+    assert leader.said() == [b"F" + json.dumps([3, 0, "done"]).encode()]
     assert leader.far.recv(1) == b""
 
 
