@@ -10,9 +10,11 @@ goes on as if nothing were, and nothing stays behind.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -30,12 +32,15 @@ CALLS = 30
 TIMEOUT_S = 1.5
 DEAD_S = 2.0
 SOON_S = 1.0
+CUTTING_S = 1.0  # until a link that is being cut is
 START_S = 40.0
 DEATHS = ("SIGKILL",)
 DEPARTURES = ("raise", "exit")
 DIFFERENCES = ("another count", "another root", "another collective")
-HARMLESS = ("none", "late", "stop and go on")
-FAULTS = (*DEATHS, *DEATHS, *DEPARTURES, "SIGSTOP", *DIFFERENCES, *HARMLESS)
+HARMLESS = ("none", "late", "stop and go on", "link comes back")
+LINK_CUTS = ("link cut", "link cut one way")
+FAULTS = (*DEATHS, *DEATHS, *DEPARTURES, "SIGSTOP", *DIFFERENCES, *HARMLESS[:-1])
+LOSSES = (*DEATHS, *DEPARTURES, "SIGSTOP", *LINK_CUTS)
 
 Lines = dict[int, list[dict[str, Any]]]
 
@@ -64,7 +69,8 @@ def run(plan: dict[str, Any]) -> tuple[Lines, list[str]]:
     with tempfile.TemporaryDirectory(prefix="hpccoll-nemesis-") as name:
         directory = Path(name)
         # Behind shells that stay, or the launcher would end the others when one is killed.
-        inner = f"{sys.executable} {PROGRAM} '{json.dumps(plan)}' {name}; sleep {START_S}"
+        (directory / "schedule.json").write_text(json.dumps(plan))
+        inner = f"{sys.executable} {PROGRAM} {name}; sleep {START_S}"
         command = find_mpiexec().command(plan["ranks"], ["sh", "-c", inner])
         env = environment({"HPCCOLL_LAYOUT": plan["layout"], "HPCCOLL_TRACE_DIR": str(directory / "traces")})
         gone = {plan["rank"]} if plan["fault"] in (*DEATHS, *DEPARTURES, "SIGSTOP") else set()
@@ -78,6 +84,7 @@ def run(plan: dict[str, Any]) -> tuple[Lines, list[str]]:
                     break
                 time.sleep(0.05)
             left = sorted(ours() - before)
+            _end_stopped(lines)
             out.seek(0)
             words = (
                 []
@@ -85,6 +92,14 @@ def run(plan: dict[str, Any]) -> tuple[Lines, list[str]]:
                 else [f"ranks {sorted(wanted - ended)} did not end: {out.read()[-2000:]}"]
             )
     return lines, words + [f"{one} stays in /dev/shm" for one in left]
+
+
+def _end_stopped(lines: Lines) -> None:
+    """End the process that was stopped, which does not hear its launcher."""
+    for process in (one.get("process") for all_ in lines.values() for one in all_):
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def ours() -> set[str]:
@@ -127,7 +142,7 @@ def broken_promises(plan: dict[str, Any], lines: Lines) -> list[str]:
             if call > min(fatal) + 1
         ]
         found += _who_did_not_fail(plan, errors)
-    elif plan["fault"] in (*DEATHS, *DEPARTURES, "SIGSTOP") and struck:
+    elif plan["fault"] in LOSSES and struck and not _all_was_over(plan, lines):
         found.append(f"nobody has learned of {plan['fault']}")
     else:
         found += _who_did_not_finish(plan, lines)
@@ -144,6 +159,10 @@ def _wrong_with(plan: dict[str, Any], rank: int, error: dict[str, Any], struck: 
         allowed, latest = ("PeerLostError",), DEAD_S
     elif fault == "SIGSTOP":
         allowed, latest = ("CollectiveTimeoutError",), TIMEOUT_S + SOON_S
+    elif fault in LINK_CUTS:
+        # Of ranks that are not answered others may say that they do not answer.
+        allowed = ("CollectiveTimeoutError", *(["AbortedError"] if rank in error["suspects"] else []))
+        latest = TIMEOUT_S + SOON_S + CUTTING_S
     elif fault in DIFFERENCES:
         allowed, latest = ("MismatchError", "UsageError"), SOON_S
     else:
@@ -161,9 +180,18 @@ def _wrong_with(plan: dict[str, Any], rank: int, error: dict[str, Any], struck: 
 
 
 def _who_did_not_fail(plan: dict[str, Any], errors: list[tuple[int, dict[str, Any]]]) -> list[str]:
-    wanted = set(range(plan["ranks"])) - {plan["rank"]}
+    gone = set() if plan["fault"] in LINK_CUTS else {plan["rank"]}
+    wanted = set(range(plan["ranks"])) - gone
     silent = wanted - {rank for rank, _ in errors}
     return [f"rank {rank} has learned nothing of {plan['fault']}" for rank in sorted(silent)]
+
+
+def _all_was_over(plan: dict[str, Any], lines: Lines) -> bool:
+    """A link that is cut once all calls have been made cuts none."""
+    made = plan["fault"] in LINK_CUTS and all(
+        sum("right" in one for one in all_) == plan["calls"] for all_ in lines.values()
+    )
+    return made
 
 
 def _who_did_not_finish(plan: dict[str, Any], lines: Lines) -> list[str]:

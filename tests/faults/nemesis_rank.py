@@ -1,4 +1,4 @@
-"""What one rank does in a schedule of nemesis.py: `nemesis_rank.py SCHEDULE DIRECTORY`, and writes down.
+"""What one rank does in a schedule of nemesis.py: `nemesis_rank.py DIRECTORY`, and writes down.
 
 Every call's input follows from the schedule's seed, the call and the rank: each knows what must come out.
 """
@@ -20,7 +20,10 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccoll
+from tests.support.launch import until
 
+LINKS = ("link cut", "link cut one way", "link comes back")
+LONGEST_CUT_S = 30.0
 Array = np.ndarray[Any, Any]
 
 
@@ -115,10 +118,11 @@ RUN: dict[str, Callable[[Any, Array, list[Array], Call], tuple[Array, Array]]] =
 class Rank:
     """This rank in a schedule."""
 
-    def __init__(self, schedule: dict[str, Any], directory: Path) -> None:
-        self.schedule = schedule
-        self.comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=schedule["timeout_s"])
-        self.mine = self.comm.rank == schedule["rank"]
+    def __init__(self, directory: Path) -> None:
+        self.schedule: dict[str, Any] = json.loads((directory / "schedule.json").read_text())
+        self.comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=self.schedule["timeout_s"])
+        self.mine = self.comm.rank == self.schedule["rank"]
+        self._directory = directory
         self._file = os.open(directory / f"{self.comm.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(self, **what: Any) -> None:
@@ -161,7 +165,7 @@ class Rank:
         if fault in ("SIGKILL", "SIGSTOP", "stop and go on"):
 
             def strike(*_: object) -> None:
-                self.note(struck=True)
+                self.note(struck=True, process=os.getpid())
                 if fault == "stop and go on":
                     seconds = self.schedule["timeout_s"] / 2
                     subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
@@ -171,7 +175,9 @@ class Rank:
             signal.setitimer(signal.ITIMER_REAL, delay_s)
             return call
         self.note(struck=True)
-        if fault == "late":
+        if fault in LINKS:
+            until((self._directory / "cut").exists, LONGEST_CUT_S, 1e-4)
+        elif fault == "late":
             time.sleep(self.schedule["timeout_s"] / 2)
         elif fault == "raise":
             raise ArithmeticError("the matrix is singular")
@@ -188,4 +194,4 @@ class Rank:
 
 
 if __name__ == "__main__":
-    Rank(json.loads(sys.argv[1]), Path(sys.argv[2])).run()
+    Rank(Path(sys.argv[1])).run()
