@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.nemesis import CALLS, DEAD_S, FAULTS, Lines, broken_promises, judged, schedule
+from tests.faults.nemesis import CALLS, DEAD_S, FAULTS, HARMLESS, Lines, broken_promises, judged, schedule
 
 SEED = 20
 
@@ -51,6 +51,24 @@ def test_the_judge_lets_a_kept_promise_pass() -> None:
     one_was_through = well()
     one_was_through[0][5:] = [{"call": 5, "right": True, "at": 15.0}, {"call": 6, "at": 15.3, **LOST}]
     assert broken_promises(PLAN, one_was_through) == []
+
+
+def test_the_judge_looks_at_cut_links() -> None:
+    plan = {**PLAN, "fault": "link cut", "calls": CALLS}
+    late = {"error": "CollectiveTimeoutError", "text": "node 1 sends nothing", "suspects": [1], "at": 16.5}
+    lines = well()
+    for rank in range(3):
+        lines[rank] = [*lines[rank][:5], {"struck": True, "at": 15.0}, {"call": 5, **late}]
+    assert broken_promises(plan, lines) == []
+    lines[1][-1]["error"] = "AbortedError"  # which is told that it does not answer
+    assert broken_promises(plan, lines) == []
+    lines[0][-1]["error"] = "AbortedError"
+    assert any("AbortedError after link cut" in words for words in broken_promises(plan, lines))
+    del lines[1][-1]
+    assert any("rank 1 has learned nothing" in words for words in broken_promises(plan, lines))
+    assert any(
+        "though link comes back" in one for one in broken_promises({**plan, "fault": HARMLESS[-1]}, lines)
+    )
 
 
 @pytest.mark.parametrize(
