@@ -1,0 +1,437 @@
+"""A mesh: the ranks of a communicator in named dimensions, laid on the machine.
+
+::
+
+    with hpccoll.parallel.Mesh(comm, data=-1, tensor=2, pipeline=2) as mesh:
+        mesh.tensor.Allreduce(...)   # the ranks that have my coordinates in all other dimensions
+        mesh.coordinates             # {"tensor": 0, "context": 0, "expert": 0, "data": 1, "pipeline": 0}
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from operator import index
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from hpccoll.communicator import CartCommunicator, Communicator
+from hpccoll.errors import MismatchError, UsageError, UsageTypeError
+from hpccoll.parallel.counted import CountedCommunicator
+from hpccoll.parallel.dimensions import HEAVIEST_FIRST, complete_order, settle
+from hpccoll.parallel.grid import place_grid
+from hpccoll.parallel.placement import Placement, fast_places, place
+from hpccoll.parallel.traffic import NETWORK, Bytes, Forecast, Use, check_uses
+from hpccoll.plans.text import bytes_text
+from hpccoll.topology.notation import format_ranks, sides_of
+
+Self = TypeVar("Self", bound="Mesh")
+MOST_AXES = 8
+# What a warning speaks of where nothing is known of the traffic.
+SAMPLE_BYTES = 1 << 20
+_UNREADABLE = -(1 << 40)
+
+
+class Mesh:
+    """Ranks in named dimensions, with a communicator of ours for each group.
+
+    Collective over `comm`: all ranks pass the same arguments.  The communicators of the groups are made
+    later, all of them at the first use of any (`tensor`, `data`, ... or `group`), in one order; that is
+    collective over `comm`, too.  Ranks are laid on the machine by `placement.place`: groups of the
+    dimension that is first in `order` cross as few nodes as possible.
+
+    Args:
+        comm: an intracommunicator, ours or MPI's; it stays open when the mesh is closed.
+        data, tensor, pipeline, context, expert: sizes of the dimensions; their product is the number of
+            ranks.  One may be -1: what the others leave.
+        grid: instead of these, cells along each axis of a Cartesian grid of ranks (one may be -1), such as
+            (2, 4); `mesh.cart` is then its communicator, in which neighbours share nodes.
+        periods: of each axis of `grid`, whether its ends are neighbours; unset: none.
+        order: dimensions, that with the heaviest traffic first; those not named follow in the order of
+            `dimensions.HEAVIEST_FIRST`.
+        uses: what the program will do in a step; then `forecast` says how many bytes cross each level, and
+            so does the warning when tensor groups cross nodes.
+        counted: communicators count the bytes that they carry (`traffic`).
+
+    Raises:
+        UsageError: on all ranks: sizes that do not fit (the message has those that do), an order or a use
+            that names other dimensions; on any rank, a wrong kind of argument.
+        MismatchError: the ranks passed different sizes, order or periods.
+
+    Warns (rank 0): tensor groups cross nodes; with the bytes a step that cross each level.
+
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        data: int = 1,
+        tensor: int = 1,
+        pipeline: int = 1,
+        context: int = 1,
+        expert: int = 1,
+        grid: Sequence[int] | None = None,
+        periods: Sequence[bool] | None = None,
+        order: Sequence[str] | None = None,
+        uses: Sequence[Use] = (),
+        counted: bool = False,
+    ) -> None:
+        self._own: Communicator | None = None
+        if not isinstance(comm, Communicator):
+            comm = self._own = Communicator(comm, **getattr(comm, "_options", {}))
+        self._comm: Communicator = comm
+        self._kind = CountedCommunicator if counted else Communicator
+        self._groups: dict[tuple[str, ...], Communicator] = {}
+        self._cart: CartCommunicator | None = None
+        self._closed = False
+        sizes = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
+        asked = _agreed(self._comm, _read(sizes, grid, periods, order, uses))
+        layout = self._comm.machine.layout
+        self.grid: tuple[int, ...] = ()
+        if asked.grid:
+            axes = settle({f"axis {at}": length for at, length in enumerate(asked.grid)}, layout.size)
+            self.grid, self._periods = tuple(axes.values()), asked.periods
+            line = place_grid(layout, self.grid, asked.periods)
+            # Of a placement the first dimension runs fastest, of a grid the last axis.
+            self.placement = Placement(layout, tuple(reversed(axes)), tuple(reversed(self.grid)), line)
+        else:
+            names, found = asked.order, settle(asked.sizes, layout.size)
+            self.placement = place(layout, names, [found[name] for name in names])
+        self.uses = tuple(uses)
+        if not self.grid:
+            self._warn_of_tensor_groups()
+
+    # --- where this rank is ----------------------------------------------------------------------
+
+    @property
+    def comm(self) -> Communicator:
+        """The communicator of all ranks."""
+        return self._comm
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of every dimension, the heaviest first; of a grid, of its axes."""
+        return dict(zip(self.placement.names, self.placement.sizes, strict=True))
+
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """The place of this rank in every dimension, which is its rank in the group's communicator."""
+        return self.placement.coordinates(self._comm.rank)
+
+    def rank_at(self, **coordinates: int) -> int:
+        """The rank in `comm` with these coordinates; 0 where none is given.  Local.  Raises: UsageError."""
+        return self.placement.rank_at(**coordinates)
+
+    # --- its groups ------------------------------------------------------------------------------
+
+    @property
+    def tensor(self) -> Communicator:
+        """My tensor group.  Collective over the mesh at first use of any group, like those below."""
+        return self.group("tensor")
+
+    @property
+    def data(self) -> Communicator:
+        """My data-parallel group."""
+        return self.group("data")
+
+    @property
+    def pipeline(self) -> Communicator:
+        """My pipeline; ranks are its stages."""
+        return self.group("pipeline")
+
+    @property
+    def context(self) -> Communicator:
+        """My context-parallel group."""
+        return self.group("context")
+
+    @property
+    def expert(self) -> Communicator:
+        """My expert-parallel group."""
+        return self.group("expert")
+
+    def group(self, *names: str) -> Communicator:
+        """The communicator of the ranks that differ from me in these dimensions alone.
+
+        Of one dimension, all are made at the first use of any.  Of several dimensions, each when first
+        asked for. In both cases that is collective over the mesh's communicator: all ranks ask for the
+        same.  Ranks are in order of their coordinates, of which the heaviest dimension's runs fastest.
+
+        Raises:
+            UsageError: no dimension of that name, a grid's or a closed mesh.
+            MismatchError: on all ranks, when they ask for different groups.
+
+        """
+        if self._closed:
+            raise UsageError("this mesh is closed")
+        if self.grid:
+            raise UsageError(
+                "the mesh is a grid, which has no named groups: cart.Sub makes those of its axes"
+            )
+        known = self.placement.names
+        chosen = tuple(name for name in known if name in names)
+        if len(chosen) != len(names) or not names:
+            raise UsageError(
+                f"no group of dimensions {', '.join(names) or 'none'}; there are {', '.join(known)}"
+            )
+        if chosen not in self._groups:
+            self._check_alike(chosen)
+            wanted = [(name,) for name in known] if len(chosen) == 1 else [chosen]
+            for one in wanted:
+                self._groups[one] = self._make_group(one)
+        return self._groups[chosen]
+
+    @property
+    def cart(self) -> CartCommunicator:
+        """The communicator of a grid, with MPI's Cartesian methods (`Shift`, `Sub`, ...).
+
+        Collective at first use.  Its ranks are cells in row-major order.  Raises: UsageError where there is
+        no grid.
+        """
+        if self._closed:
+            raise UsageError("this mesh is closed")
+        if not self.grid:
+            raise UsageError("the mesh has no grid: Mesh(comm, grid=(2, 4)) makes one")
+        if self._cart is None:
+            self._check_alike(())
+            place_of = {rank: place for place, rank in enumerate(self.placement.line)}
+            ordered = _split(self._comm, 0, place_of[self._comm.rank])
+            cart = MPI.Intracomm.Create_cart(ordered, self.grid, self._periods, reorder=False)
+            ordered.Free()
+            self._cart = CartCommunicator(cart, **self._comm._options)
+        return self._cart
+
+    def _make_group(self, names: tuple[str, ...]) -> Communicator:
+        rank = self._comm.rank
+        groups = self.placement.groups(*names)
+        mine = next(number for number, group in enumerate(groups) if rank in group)
+        raw = _split(self._comm, mine, groups[mine].index(rank))
+        made = self._kind(raw, **self._comm._options)
+        made.Set_name("x".join(names))
+        return made
+
+    def _check_alike(self, names: tuple[str, ...]) -> None:
+        """Whether all ranks ask for the same; what follows has no deadline of its own."""
+        code = sum(1 << self.placement.names.index(name) for name in names)
+        codes = np.empty(self._comm.size, np.int64)
+        self._comm.Allgather(np.array([code], np.int64), codes)
+        if (codes != codes[0]).any():
+            raise MismatchError(_sides("ranks ask for groups of different dimensions", [
+                " x ".join(name for at, name in enumerate(self.placement.names) if int(one) >> at & 1) or
+                "cart" for one in codes
+            ]))  # fmt: skip
+
+    # --- traffic ---------------------------------------------------------------------------------
+
+    def forecast(self, *, uses: Sequence[Use] | None = None) -> dict[str, Bytes]:
+        """Bytes a step by dimension and level, all groups together, by the plans that calls will take.  Local.
+
+        `uses`: by default those of the mesh.
+        """
+        look = Forecast(self.placement.layout, self._comm.config)
+        found: dict[str, Bytes] = {}
+        for use in self.uses if uses is None else check_uses(uses, self.placement.names):
+            groups = [
+                group
+                for group in self.placement.groups(*use.names)
+                if all(self.placement.coordinates(group[0])[name] == at for name, at in use.at.items())
+            ]
+            total = found.setdefault(" x ".join(use.names), Bytes())
+            total.update(look.of(use, tuple(groups)))
+        return {name: +total for name, total in found.items()}
+
+    def traffic(self) -> dict[str, Bytes]:
+        """Bytes that all groups have carried, by dimension and level, as `CountedCommunicator` counts them.
+
+        Collective over the mesh's communicator.  Raises: UsageError for a mesh that does not count.
+        """
+        if self._kind is not CountedCommunicator:
+            raise UsageError("this mesh does not count: Mesh(..., counted=True) does")
+        levels = ("NVLINK", "NODE", NETWORK)
+        found = {}
+        for names, comm in self._groups.items():
+            if not isinstance(comm, CountedCommunicator):
+                continue
+            once = comm.collected if comm.rank == 0 else Bytes()
+            mine = np.array([once[level] + comm.sent[level] for level in levels], np.int64)
+            self._comm.Allreduce(MPI.IN_PLACE, mine)
+            found[" x ".join(names)] = +Bytes(dict(zip(levels, mine.tolist(), strict=True)))
+        return found
+
+    def _warn_of_tensor_groups(self) -> None:
+        if not self.placement.crossings("tensor") or self._comm.rank:
+            return
+        uses = [use for use in self.uses if use.names == ("tensor",)]
+        when = "in a step"
+        if not uses:
+            uses = [Use("tensor", "allreduce", SAMPLE_BYTES)]
+            when = f"where each of them all-reduces {bytes_text(SAMPLE_BYTES)}"
+        fast, groups = fast_places(self.placement.layout), self.placement.groups("tensor")
+        crossing = [group for group in groups if len({fast[rank] for rank in group}) > 1]
+        nodes = sorted({self.placement.layout.node(rank) for rank in crossing[0]})
+        figures = ", ".join(
+            f"{level} {bytes_text(count)} ({count} bytes)"
+            for level, count in sorted(self.forecast(uses=uses)["tensor"].items())
+        )
+        warnings.warn(
+            f"{len(crossing)} of {len(groups)} tensor groups lie on several nodes (the first: "
+            f"{format_ranks(crossing[0])} on nodes {', '.join(map(str, nodes))}); "
+            f"bytes of all tensor groups {when}: {figures}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the groups' communicators.  Collective over the mesh's communicator; twice is no harm."""
+        for comm in self._all():
+            comm.Free()
+        self._forget()
+        if self._own is not None:
+            self._own.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an error only this rank's memory is let go, since the others may not come."""
+        if error is None:
+            self.close()
+            return
+        for comm in [*self._all(), *([self._own] if self._own is not None else [])]:
+            comm.__exit__(kind, error, traceback)
+        self._forget()
+
+    def _all(self) -> list[Communicator | CartCommunicator]:
+        return [*self._groups.values(), *([self._cart] if self._cart is not None else [])]
+
+    def _forget(self) -> None:
+        self._groups, self._cart, self._closed = {}, None, True
+
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{name}={size}" for name, size in self.sizes.items() if size > 1)
+        return f"<Mesh {shape or 'of one rank'} on {self.placement.layout.describe()}>"
+
+
+def _split(comm: Communicator, color: int, key: int) -> MPI.Intracomm:
+    """MPI's communicator, which is then made one of the kind that is wanted."""
+    raw = MPI.Intracomm.Split(comm, color, key)
+    assert isinstance(raw, MPI.Intracomm)
+    return raw
+
+
+# --- what the ranks pass -------------------------------------------------------------------------
+
+
+class _Asked(NamedTuple):
+    """The arguments that decide where ranks are, as numbers that can be compared."""
+
+    sizes: dict[str, int]
+    grid: tuple[int, ...]
+    periods: tuple[bool, ...]
+    order: tuple[str, ...]
+
+    def as_numbers(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        pad = [0] * (MOST_AXES - len(self.grid))
+        axes = [len(self.grid), *self.grid, *pad, *self.periods, *pad]
+        order = [HEAVIEST_FIRST.index(name) for name in self.order]
+        return np.array([*(self.sizes[name] for name in HEAVIEST_FIRST), *axes, *order], np.int64)
+
+    def __str__(self) -> str:
+        if self.grid:
+            return f"grid {self.grid}, periods {self.periods}"
+        sizes = (
+            ", ".join(f"{name} {size}" for name, size in self.sizes.items() if size != 1) or "all of size 1"
+        )
+        return f"{sizes}, order {self.order}"
+
+
+def _read(
+    sizes: dict[str, Any],
+    grid: Sequence[int] | None,
+    periods: Sequence[bool] | None,
+    order: Sequence[str] | None,
+    uses: Sequence[Use],
+) -> _Asked | UsageError:
+    """The arguments, or what is wrong with them, which the others are then told."""
+    try:
+        check_uses(uses, () if grid is not None else HEAVIEST_FIRST)
+        return _checked(sizes, grid, periods, order)
+    except UsageError as error:
+        return error
+    except Exception as error:  # whatever the caller's objects do when they are read
+        return UsageTypeError(f"an argument cannot be read: {type(error).__name__}: {error}")
+
+
+def _checked(
+    sizes: dict[str, Any],
+    grid: Sequence[int] | None,
+    periods: Sequence[bool] | None,
+    order: Sequence[str] | None,
+) -> _Asked:
+    numbers = {}
+    for name, size in sizes.items():
+        try:
+            numbers[name] = index(size)
+        except TypeError:
+            raise UsageTypeError(f"{name} is {size!r}: must be a whole number") from None
+        if not -(1 << 31) < numbers[name] < 1 << 31:
+            raise UsageError(f"{name} is {size}: no machine has so many ranks")
+    if grid is None:
+        if periods is not None:
+            raise UsageError("periods are those of a grid, and there is none")
+        return _Asked(numbers, (), (), complete_order(order or ()))
+    shape = tuple(map(index, grid))
+    if order is not None or any(size != 1 for size in numbers.values()):
+        raise UsageError("a grid has no other dimensions, and no order")
+    if not 1 <= len(shape) <= MOST_AXES:
+        raise UsageError(f"grid has {len(shape)} axes: must be 1 to {MOST_AXES}")
+    ends = (False,) * len(shape) if periods is None else tuple(map(bool, periods))
+    if len(ends) != len(shape):
+        raise UsageError(
+            f"periods has {len(ends)} entries and grid {len(shape)}: both need one for each axis"
+        )
+    return _Asked(numbers, shape, ends, HEAVIEST_FIRST)
+
+
+def _agreed(comm: Communicator, asked: _Asked | UsageError) -> _Asked:
+    """What all ranks ask for.  Raises: UsageError, MismatchError on all ranks."""
+    width = len(HEAVIEST_FIRST) * 2 + 1 + 2 * MOST_AXES
+    mine = np.full(width, _UNREADABLE) if isinstance(asked, UsageError) else asked.as_numbers()
+    every = np.empty((comm.size, width), np.int64)
+    comm.Allgather(mine, every)
+    if isinstance(asked, UsageError):
+        raise asked
+    wrong = np.flatnonzero(every[:, 0] == _UNREADABLE).tolist()
+    if wrong:
+        raise UsageError(f"{format_ranks(wrong)} passed wrong arguments to Mesh", rank=comm.rank)
+    if (every != every[0]).any():
+        raise MismatchError(
+            _sides("ranks ask for different meshes", [str(_of_numbers(one)) for one in every])
+        )
+    return asked
+
+
+def _of_numbers(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> _Asked:
+    values = numbers.tolist()
+    count = len(HEAVIEST_FIRST)
+    sizes = dict(zip(HEAVIEST_FIRST, values, strict=False))
+    axes = values[count]
+    grid = tuple(values[count + 1 : count + 1 + axes])
+    periods = tuple(map(bool, values[count + 1 + MOST_AXES : count + 1 + MOST_AXES + axes]))
+    return _Asked(sizes, grid, periods, tuple(HEAVIEST_FIRST[one] for one in values[-count:]))
+
+
+def _sides(what: str, words: Sequence[str]) -> str:
+    return f"{what}: " + "; ".join(
+        f"{format_ranks(ranks)}: {text}" for text, ranks in sides_of(words).items()
+    )
