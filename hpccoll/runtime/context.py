@@ -455,6 +455,31 @@ class Context:
         self.recorder.end(sequence)
         return result
 
+    def wait_for_message(self, stages: Waits, what: str) -> None:
+        """Do stages that wait for a message of MPI's, outside of any collective.
+
+        `what`: the message in words.
+        Raises: CollectiveTimeoutError after `timeout_s`; PeerLostError, AbortedError when the communicator is
+            given up.
+        """
+        sequence, timeout_s = self.counts.last, self.config.timeout_s
+
+        def aborted() -> None:
+            reason = self._presence.reason(sequence)
+            if reason is not None:
+                raise reason.error(what, sequence, self.rank)
+
+        drive(
+            stages,
+            time.monotonic() + timeout_s,
+            aborted,
+            self._let_others_move,
+            lambda over: CollectiveTimeoutError(
+                f"{what} did not come within {timeout_s:g} s", rank=self.rank
+            ),
+            spin_s=self._spin_us * 1e-6,
+        )
+
     def _let_mpi_move(self) -> None:
         self.private.Iprobe(MPI.ANY_SOURCE, PROGRESS_CHANNEL)
 
