@@ -11,7 +11,7 @@ from importlib import import_module
 from hpccoll._version import __version__
 from hpccoll.errors import HpccollError, UsageError
 
-COMMANDS = ("bench", "doctor", "plan", "scale", "selftest", "topo", "trace", "tune")
+COMMANDS = ("bench", "doctor", "layout", "plan", "scale", "selftest", "topo", "trace", "tune")
 GOOD, WRONG, MISUSE = 0, 1, 2
 
 

@@ -57,17 +57,19 @@ def _product(sizes: Mapping[str, int]) -> str:
 
 
 def _what_fits(sizes: Mapping[str, int], ranks: int) -> str:
-    """For each dimension the size that makes it right with the others as they are, where there is one."""
+    """For each dimension the sizes that are right with the others as they are, where there are some."""
+    open_one = TO_BE_FOUND in sizes.values()
     fits: list[str] = []
     for name, size in sizes.items():
         others = prod(other for key, other in sizes.items() if key != name and other != TO_BE_FOUND)
-        if ranks % others == 0 and (size != 1 or not fits) and TO_BE_FOUND not in sizes.values():
-            fits.append(f"{name} {ranks // others}")
-    dividing = ", ".join(map(str, divisors(ranks)))
-    alone = f"sizes that divide {ranks}: {dividing}"
-    if not fits:
-        return alone
-    return f"with the others as they are {' or '.join(fits)} would fit ({alone})"
+        if size == TO_BE_FOUND or ranks % others or (size == 1 and open_one):
+            continue
+        if size != 1 or not fits:  # of dimensions that are not used, one is named
+            good = divisors(ranks // others) if open_one else [ranks // others]
+            fits.append(f"{name} {' or '.join(map(str, good))}")
+    if fits:
+        return f"with the others as they are, {', or '.join(fits)} would fit"
+    return f"sizes that divide {ranks} are {', '.join(map(str, divisors(ranks)))}"
 
 
 def complete_order(order: Sequence[str]) -> tuple[str, ...]:
