@@ -5,14 +5,14 @@
     HPCCOLL_LAYOUT=4+4 mpirun -n 8 python examples/train_3d.py --order pipeline,data,tensor
     mpirun -n 8 python examples/train_3d.py --tensor 4 --pipeline 1 --sequence
 
-It learns to predict the next character of the help texts that come with Python (`pydoc_data.topics`).  Every stage
-of a pipeline has some of the layers, every rank of a tensor group a part of each matrix, and every data-parallel
-rank its share of each batch; the moments of Adam are spread over the latter.  `hpccoll.parallel.Mesh` lays the
-groups on the machine, and its blocks do the exchange.
+It learns to predict the next character of the help texts that come with Python (`pydoc_data.topics`).  Every
+stage of a pipeline has some of the layers, every rank of a tensor group a part of each matrix, and every
+data-parallel rank its share of each batch; the moments of Adam are spread over the latter.
+`hpccoll.parallel.Mesh` lays the groups on the machine, and its blocks do the exchange.
 
-It checks itself.  Rank 0 also trains alone on the same batches, and the loss of every step must agree to 1e-5;
-the bytes that crossed each level of the machine must be those that the mesh had said before the run.  Exit status:
-0 all of that holds, 1 it does not, 2 wrong arguments or something is missing.
+It checks itself.  Rank 0 also trains alone on the same batches, and the loss of every step must agree to
+1e-5; the bytes that crossed each level of the machine must be those that the mesh had said before the run.
+Exit status: 0 all of that holds, 1 it does not, 2 wrong arguments or something is missing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from __future__ import annotations
 import os
 
 # One BLAS thread a rank: with one per core in every rank, the ranks would fight for the cores.
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import argparse
 import contextlib
@@ -32,9 +32,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +82,7 @@ class Shape:
 
 
 def load_text() -> tuple[np.ndarray, int]:
-    """The text as numbers of its characters, and how many of these there are, rounded up to a multiple of 8."""
+    """The text as numbers of its characters; how many of these there are, up to a multiple of 8."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics))
@@ -189,7 +187,7 @@ def gelu(x: Array, xp: Module) -> tuple[Array, Array]:
 
 
 def attend(qkv: Array, xp: Module) -> tuple[Array, tuple[Array, ...]]:
-    """Causal attention of some heads: qkv (length, batch, 3, heads, width) to (length, batch, heads * width)."""
+    """Causal attention: qkv (length, batch, 3, heads, width) to (length, batch, heads * width)."""
     length, batch, _, heads, width = qkv.shape
     q, k, v = qkv.transpose(2, 1, 3, 0, 4)  # each (batch, heads, length, width)
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(width)
@@ -215,8 +213,8 @@ def attend_backward(by_mixed: Array, kept: tuple[Array, ...], xp: Module) -> Arr
 class Part:
     """What this rank has of the model: some layers, and of each matrix a part.
 
-    Activations are (length, micro-batch, hidden); with `sequence` a rank has a block of the first axis between
-    the pairs of parallel layers.
+    Activations are (length, micro-batch, hidden); with `sequence` a rank has a block of the first axis
+    between the pairs of parallel layers.
     """
 
     def __init__(self, shape: Shape, mesh: Mesh, xp: Module, sequence: bool) -> None:
@@ -232,6 +230,7 @@ class Part:
             self.weights[name][...] = xp.asarray(array)
         self.shared = [name for name, one in whole.items() if one.axis is None]  # the same in a tensor group
         self.loss = xp.zeros(1)
+        self.inputs: list[tuple[Array, Array]] = []  # and targets, of the micro-batches of a step
         self._kept: dict[int, list[Any]] = {}
 
     def _mine(self, array: np.ndarray, axis: int | None) -> np.ndarray:
@@ -250,9 +249,10 @@ class Part:
         rows = shape.length // self.tensor.size if self.sequence else shape.length
         return self.xp.empty((rows, shape.micro_batch, shape.hidden))
 
-    def forward(self, number: int, x: Array, inputs: Array, targets: Array) -> Array:
+    def forward(self, number: int, x: Array) -> Array:
         """A micro-batch through this stage; keeps what the way back needs."""
         kept: list[Any] = []
+        inputs, targets = self.inputs[number]
         if self.stage.is_first:
             x = self._block(self.weights["tokens"][inputs] + self.weights["places"][:, None])
             kept.append(inputs)
@@ -378,10 +378,8 @@ class Batches:
             len(self._text) - shape.length - 1, size=shape.batch
         )
         rows = self._text[starts[self._mine, None] + np.arange(shape.length + 1)].T
-        return [
-            (self._xp.asarray(rows[:-1, at : at + shape.micro_batch]), self._xp.asarray(rows[1:, at : at + shape.micro_batch]))
-            for at in range(0, rows.shape[1], shape.micro_batch)
-        ]  # fmt: skip
+        micro = [slice(at, at + shape.micro_batch) for at in range(0, rows.shape[1], shape.micro_batch)]
+        return [(self._xp.asarray(rows[:-1, one]), self._xp.asarray(rows[1:, one])) for one in micro]
 
 
 def train(shape: Shape, text: np.ndarray, mesh: Mesh, xp: Module, steps: int, sequence: bool) -> list[float]:
@@ -393,10 +391,8 @@ def train(shape: Shape, text: np.ndarray, mesh: Mesh, xp: Module, steps: int, se
     for step in range(steps):
         part.gradient.flat[...] = 0.0
         part.loss[...] = 0.0
-        micro = batches.of_step(step)
-        part.stage.run(
-            len(micro), lambda number, x: part.forward(number, x, *micro[number]), part.backward, part.room
-        )
+        part.inputs = batches.of_step(step)
+        part.stage.run(len(part.inputs), part.forward, part.backward, part.room)
         part.add_up_shared()
         adam.step(part.gradient.flat)
         losses[step] = part.loss[0]

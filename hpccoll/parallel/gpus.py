@@ -57,14 +57,13 @@ def gpu_of(name: str) -> Gpu:
 def links_of(gpu: Gpu, a_node: int) -> Links:
     """The links of a node of so many GPUs, as the cost model takes them.
 
-    That model thinks of a node's copies: `memory_gbs` is set so that an all-gather inside a node takes
-    (n-1)/n of the bytes over `inside_gbs`; reductions there are then never priced below what the links
-    allow.
+    That model thinks of a node's copies, of which an all-gather by n ranks takes 2 n + 2 for the (n-1)/n
+    parts that each rank receives: with twice `inside_gbs` of copies for each rank no step in shared memory
+    is priced below what the links allow, in groups of any size.
     """
-    n = max(2, a_node)
     return Links(
         node_latency_us=gpu.inside_us,
-        memory_gbs=gpu.inside_gbs * n * (2 * n + 2) / (n - 1),
+        memory_gbs=2 * gpu.inside_gbs * a_node,
         message_latency_us=gpu.inside_us,
         message_gbs=gpu.inside_gbs * a_node,
         network_latency_us=gpu.network_us,
