@@ -570,7 +570,8 @@ if __name__ == "__main__":
     try:
         status = main()
     except Exception:
+        # The others may wait for this rank: end them too.
+        status = 1
         traceback.print_exc()
-        sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
     sys.exit(status)

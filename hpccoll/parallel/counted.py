@@ -91,20 +91,17 @@ class CountedCommunicator(Communicator):
             kind = (*kind, *map(_look, given))
         if not plain or kind not in self._bytes_of:
             call = prepare(Where(self.rank, self.size))
-            if call.ragged and collective in LOCALLY_RAGGED:
+            unknown = collective in LOCALLY_RAGGED or (call.gives is None and call.takes is None)
+            if call.ragged and unknown:
                 self.uncounted += 1
                 return
             if not plain:
-                kind = (
-                    *kind,
-                    call.count,
-                    call.gives,
-                    call.takes,
-                    call.dtype,
-                    call.root,
-                    call.on_device,
-                    call.arithmetic,
+                how = call.arithmetic
+                combined = (
+                    None if how is None else (how.operator.name, how.operator.commutes, how.mpi is None)
                 )
+                counts = call.count, call.gives, call.takes
+                kind = (*kind, counts, call.dtype, call.working, call.root, call.on_device, combined)
             if kind not in self._bytes_of:
                 call.asked = planner.forced_name
                 self._bytes_of[kind] = self._look_up(call)

@@ -72,7 +72,7 @@ def column_parallel(comm: Communicator, x: Array, weight: Array, *, sequence: bo
     `sequence`: `x` is this rank's block along the first axis, and is gathered; else it is the whole,
     nothing moves.
     """
-    return (all_gather(comm, x) if sequence else x) @ weight
+    return _product(all_gather(comm, x) if sequence else x, weight)
 
 
 def column_parallel_backward(
@@ -84,7 +84,7 @@ def column_parallel_backward(
     anew rather than kept.
     """
     whole = all_gather(comm, x) if sequence else x
-    by_x = by_y @ weight.T
+    by_x = _product(by_y, weight.T)
     return (reduce_scatter if sequence else all_reduce)(comm, by_x), by_weight(whole, by_y)
 
 
@@ -94,7 +94,7 @@ def row_parallel(comm: Communicator, x: Array, weight: Array, *, sequence: bool 
     It is the sum over the ranks: the whole on every rank, or with `sequence` this rank's block of the first
     axis.
     """
-    return (reduce_scatter if sequence else all_reduce)(comm, x @ weight)
+    return (reduce_scatter if sequence else all_reduce)(comm, _product(x, weight))
 
 
 def row_parallel_backward(
@@ -102,7 +102,12 @@ def row_parallel_backward(
 ) -> tuple[Array, Array]:
     """The gradients by this rank's `x` and `weight`; with `sequence` `by_y` is a block, and is gathered."""
     whole = all_gather(comm, by_y) if sequence else by_y
-    return whole @ weight.T, by_weight(x, whole)
+    return _product(whole, weight.T), by_weight(x, whole)
+
+
+def _product(x: Array, weight: Array) -> Array:
+    """One product of two matrices, rather than one for each place of the leading axes."""
+    return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
 def by_weight(x: Array, by_y: Array) -> Array:
