@@ -206,10 +206,11 @@ class Mesh:
         rank = self._comm.rank
         groups = self.placement.groups(*names)
         mine = next(number for number, group in enumerate(groups) if rank in group)
+        if len(groups[mine]) == 1:
+            return self._kind(MPI.COMM_SELF, **self._comm._options)
         raw = _split(self._comm, mine, groups[mine].index(rank))
-        made = self._kind(raw, **self._comm._options)
-        made.Set_name("x".join(names))
-        return made
+        raw.Set_name("x".join(names))
+        return self._kind(raw, **self._comm._options)
 
     def _check_alike(self, names: tuple[str, ...]) -> None:
         """Whether all ranks ask for the same; what follows has no deadline of its own."""
@@ -287,7 +288,10 @@ class Mesh:
     def close(self) -> None:
         """Free the groups' communicators.  Collective over the mesh's communicator; twice is no harm."""
         for comm in self._all():
-            comm.Free()
+            if comm == MPI.COMM_SELF:  # of groups of one rank
+                comm.close()
+            else:
+                comm.Free()
         self._forget()
         if self._own is not None:
             self._own.close()
