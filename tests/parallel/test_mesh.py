@@ -61,7 +61,7 @@ def test_tensor_groups_stay_inside_nodes_where_they_can() -> None:
             assert mesh.data.node_count == 2
 
 
-@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
