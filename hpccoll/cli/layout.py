@@ -14,10 +14,11 @@ from typing import Any
 
 from hpccoll.errors import UsageError
 from hpccoll.parallel.dimensions import settle
-from hpccoll.parallel.gpus import GPUS, Gpu, gpu_of, links_of
+from hpccoll.parallel.gpus import GPUS, Gpu, machine_with_gpus
 from hpccoll.parallel.models import MODELS, RECOMPUTE, Model, model_of
 from hpccoll.parallel.price import Choice, Priced, neighbours, price_choice
 from hpccoll.plans.draw import table
+from hpccoll.plans.machines import Machine
 from hpccoll.plans.text import bytes_text, time_text
 from hpccoll.topology.layout import Layout
 
@@ -31,9 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, metavar="NAME", help=", ".join(MODELS))
     add("--nodes", type=int, metavar="N", help="how many nodes")
-    add("--gpus", type=int, default=8, metavar="N", help="GPUs of each node (default: 8)")
+    add("--gpus", type=int, metavar="N", help="GPUs used of each node (default: all)")
     add("--layout", metavar="TEXT", help='nodes and GPUs instead, such as "4x8" or "8+8+4"')
-    add("--gpu", default="h100", metavar="NAME", help=f"{', '.join(GPUS)} (default: h100)")
+    add("--machine", default="dgx-h100", metavar="NAME", help=f"{', '.join(GPUS)} (default: dgx-h100)")
     add("--tensor", type=int, default=1, metavar="N", help="size of tensor groups (default: 1)")
     add("--pipeline", type=int, default=1, metavar="N", help="stages of a pipeline (default: 1)")
     add(
@@ -60,35 +61,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the price.  Returns the exit status: 0 good, 1 it does not fit in the GPU's memory, 2 misuse."""
-    model, gpu, layout = model_of(args.model), gpu_of(args.gpu), _layout(args)
+    model = model_of(args.model)
+    machine, gpu = machine_with_gpus(args.machine)
+    layout = _layout(args, machine)
     choice = _choice(args, layout)
     if not 0 < args.efficiency <= 1:
         raise UsageError(f"--efficiency is {args.efficiency}: must be above 0, and 1 at most")
-    links, rate = links_of(gpu, max(layout.counts)), gpu.tflops * 1e12 * args.efficiency
+    links, rate = machine.links, gpu.tflops * 1e12 * args.efficiency
     priced = price_choice(choice, model, layout, links, rate)
     others = [price_choice(one, model, layout, links, rate) for one in neighbours(choice, model)]
     if args.json is not None:
-        document = json.dumps(_as_dict(priced, others, model, gpu), indent=2) + "\n"
+        document = json.dumps(_as_dict(priced, others, model, machine, gpu), indent=2) + "\n"
         if args.json == STANDARD_OUTPUT:
             sys.stdout.write(document)
         else:
             _write(args.json, document)
     if args.json != STANDARD_OUTPUT:
-        print("\n\n".join(_report(priced, others, model, gpu)))
+        print("\n\n".join(_report(priced, others, model, machine, gpu)))
     if not _fits(priced, gpu):
         print(f"hpccoll layout: {_memory_text(priced, gpu)}: it does not fit", file=sys.stderr)
         return 1
     return 0
 
 
-def _layout(args: argparse.Namespace) -> Layout:
+def _layout(args: argparse.Namespace, machine: Machine) -> Layout:
     if (args.layout is None) == (args.nodes is None):
         raise UsageError("one of --nodes and --layout is needed")
-    if args.layout is not None:
-        return Layout.parse(args.layout)
-    if args.nodes < 1 or args.gpus < 1:
-        raise UsageError(f"{args.nodes} nodes of {args.gpus} GPUs: both must be at least 1")
-    return Layout.parse(f"{args.nodes}x{args.gpus}")
+    if args.layout is None:
+        return machine.layout(args.nodes, args.gpus)
+    layout = Layout.parse(args.layout)
+    if max(layout.counts) > machine.ranks:
+        raise UsageError(f"--layout: {machine.name} has {machine.ranks} GPUs in a node")
+    return layout
 
 
 def _choice(args: argparse.Namespace, layout: Layout) -> Choice:
@@ -124,13 +128,13 @@ def _memory_text(priced: Priced, gpu: Gpu) -> str:
 # --- text ---------------------------------------------------------------------------------------
 
 
-def _report(priced: Priced, others: list[Priced], model: Model, gpu: Gpu) -> list[str]:
+def _report(priced: Priced, others: list[Priced], model: Model, machine: Machine, gpu: Gpu) -> list[str]:
     choice, layout = priced.choice, priced.placement.layout
     sizes = f"tensor {choice.tensor}, pipeline {choice.pipeline}, data {choice.data}"
     batch = f"{choice.batch} sequences of {model.sequence}"
     parameters = f"{model.parameters / 1e9:.1f} billion parameters"
     head = (
-        f"{model.name} ({parameters}) on {layout.describe()}, {gpu.name}\n{sizes}; {batch}, "
+        f"{model.name} ({parameters}) on {layout.describe()}, {machine.name}\n{sizes}; {batch}, "
         f"{choice.micro_batches} micro-batches of {choice.micro_batch} through each pipeline"
     )
     return [
@@ -197,9 +201,12 @@ def _neighbour_lines(priced: Priced, others: list[Priced], gpu: Gpu) -> list[str
 # --- JSON ---------------------------------------------------------------------------------------
 
 
-def _as_dict(priced: Priced, others: list[Priced], model: Model, gpu: Gpu) -> dict[str, Any]:
+def _as_dict(
+    priced: Priced, others: list[Priced], model: Model, machine: Machine, gpu: Gpu
+) -> dict[str, Any]:
     return {
         "model": {**asdict(model), "parameters": model.parameters},
+        "machine": machine.name,
         "gpu": asdict(gpu),
         "layout": str(priced.placement.layout),
         "chosen": _priced_as_dict(priced, gpu),

@@ -23,7 +23,7 @@ from hpccoll.parallel.models import GRADIENT_BYTES, OPTIMIZER_BYTES, PARAMETER_B
 from hpccoll.parallel.placement import Placement, place
 from hpccoll.parallel.traffic import NETWORK, SHIFT, Bytes, Use, plan_bytes, shift_bytes
 from hpccoll.plans.collective import BLOCKED, Collective
-from hpccoll.plans.cost import Links
+from hpccoll.plans.links import Links
 from hpccoll.plans.select import Tuning, candidates
 from hpccoll.topology.layout import Layout
 
@@ -219,19 +219,32 @@ def _price_group(
     links = shared(links, groups_of_node)
     if collective == SHIFT:
         moved = shift_bytes(layout, range(layout.size), nbytes)
-        crosses = bool(moved[NETWORK])
-        latency_us = links.network_latency_us if crosses else links.message_latency_us
-        rate = links.network_gbs if crosses else links.message_gbs
-        return latency_us * 1e-6 + nbytes / (rate * 1e9), moved
+        return message_s(links, nbytes, between=bool(moved[NETWORK])), moved
     count = nbytes // (layout.size if collective in BLOCKED else 1)
-    found = candidates(
-        Collective(collective, layout.size, count), layout, 1, Tuning(native=False, links=links)
-    )
+    tuning = Tuning(native_bytes=1 << 62, small_bytes=0, links=links)
+    found = candidates(Collective(collective, layout.size, count), layout, 1, tuning)
     return found[0].time_s, plan_bytes(found[0].made, 1)
 
 
+def message_s(links: Links, nbytes: int, *, between: bool) -> float:
+    """The time of one message, inside a node or between two."""
+    if links.fabric is not None:
+        link = links.fabric.network if between else links.fabric.inside
+        return link.latency_us * 1e-6 + nbytes / link.rate
+    latency_us = links.network_latency_us if between else links.message_latency_us
+    return latency_us * 1e-6 + nbytes / ((links.network_gbs if between else links.message_gbs) * 1e9)
+
+
 def shared(links: Links, groups: int) -> Links:
-    """The links of a node for one of so many groups that use them at the same time."""
+    """The links of a node for one of so many groups that use them at the same time.
+
+    A GPU has its own links inside the node; network cards are shared where there are fewer than groups.
+    """
+    fabric = links.fabric
+    if fabric is not None:
+        part = min(1.0, fabric.cards / groups)
+        network = replace(fabric.network, gbs=fabric.network.gbs * part)
+        return replace(links, fabric=replace(fabric, network=network))
     return replace(
         links,
         memory_gbs=links.memory_gbs / groups,

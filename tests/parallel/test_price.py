@@ -11,28 +11,29 @@ import pytest
 
 from hpccoll.cli import main
 from hpccoll.errors import UsageError
-from hpccoll.parallel.gpus import GPUS, gpu_of, links_of
+from hpccoll.parallel.gpus import GPUS, machine_with_gpus
 from hpccoll.parallel.models import MODELS, Model, model_of
 from hpccoll.parallel.price import (
     Choice,
     activation_bytes,
+    message_s,
     neighbours,
     price_choice,
     shared,
     state_bytes,
     uses_of,
 )
-from hpccoll.plans.collective import Collective
-from hpccoll.plans.select import Tuning, candidates
+from hpccoll.plans.links import NDR, NVLINK4, Links
+from hpccoll.plans.machines import MACHINES, machine_of
 from hpccoll.topology.layout import Layout
 
 GPT3 = MODELS["gpt3-175b"]
 CHOICE = Choice(tensor=8, pipeline=8, data=1, batch=64)
-LINKS = links_of(gpu_of("h100"), 8)
+LINKS = machine_of("dgx-h100").links
 
 
-def price(choice: Choice, text: str = "8x8", model: Model = GPT3) -> Any:
-    return price_choice(choice, model, Layout.parse(text), LINKS, 5e14)
+def price(choice: Choice, text: str = "8x8", model: Model = GPT3, links: Links = LINKS) -> Any:
+    return price_choice(choice, model, Layout.parse(text), links, 5e14)
 
 
 @pytest.mark.parametrize(
@@ -114,36 +115,38 @@ def test_tensor_groups_across_nodes_cost_more() -> None:
 
 
 def test_time_of_a_tensor_call_is_that_of_the_links() -> None:
-    """(n-1)/n of 50 MB at 368 GB/s, a little more for latency."""
-    priced = price(CHOICE)
+    """(n-1)/n of 50 MB over NVLink, and a third more for latency."""
     calls = 10 * 12 * 64
-    wire_s = 7 / 8 * 50_331_648 / 368e9
-    assert wire_s * calls < priced.tensor_s < 1.3 * wire_s * calls
+    wire_s = 7 / 8 * 50_331_648 / NVLINK4.rate
+    assert wire_s * calls < price(CHOICE).tensor_s < 1.4 * wire_s * calls
 
 
-def test_groups_of_a_node_share_its_links() -> None:
-    alone = price(
-        replace(CHOICE, tensor=1, pipeline=1, data=2, batch=2, micro_batch=1), "1+1", MODELS["gpt-7.5b"]
-    )
-    eight = price(
-        replace(CHOICE, tensor=8, pipeline=1, data=2, batch=2, micro_batch=1), "8+8", MODELS["gpt-7.5b"]
-    )
-    # Eight groups of an eighth of the gradients each, at the same time on a node's cards.
-    assert eight.data_s == pytest.approx(alone.data_s, rel=0.05)
-    assert shared(LINKS, 4).network_gbs == LINKS.network_gbs / 4
+def test_groups_of_a_node_share_its_cards() -> None:
+    """Eight groups of an eighth of the gradients each, at the same time: on eight cards, and on one."""
+    one_each = replace(CHOICE, tensor=1, pipeline=1, data=2, batch=2)
+    model, pcie = MODELS["gpt-7.5b"], machine_of("pcie4").links
+    for links, times in ((LINKS, 8), (pcie, 1)):
+        alone = price(one_each, "1+1", model, links)
+        eight = price(replace(one_each, tensor=8), "8+8", model, links)
+        assert alone.data_s == pytest.approx(times * eight.data_s, rel=0.05)
+    plain = shared(Links(), 4)
+    assert (plain.network_gbs, plain.message_gbs) == (Links().network_gbs / 4, Links().message_gbs / 4)
+
+
+def test_messages_between_stages() -> None:
+    for between, link in ((False, NVLINK4), (True, NDR)):
+        seconds = message_s(LINKS, 1 << 30, between=between)
+        assert seconds == pytest.approx(link.latency_us * 1e-6 + (1 << 30) / link.rate)
+    assert message_s(Links(), 1200, between=True) == pytest.approx(26e-6)
+    assert message_s(Links(), 4500, between=False) == pytest.approx(3e-6)
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_no_plan_inside_a_node_is_faster_than_the_links(name: str) -> None:
-    gpu, nbytes = gpu_of(name), 1 << 28
-    for ranks in (2, 4, 8):
-        links = shared(links_of(gpu, 8), 8 // ranks)
-        layout, tuning = Layout.parse(str(ranks)), Tuning(native=False, links=links)
-        for collective, part in (("allreduce", 2.0), ("allgather", 1.0), ("reduce_scatter", 1.0)):
-            count = nbytes // (1 if collective == "allreduce" else ranks)
-            best = candidates(Collective(collective, ranks, count), layout, 1, tuning)[0]
-            least = part * (ranks - 1) / ranks * nbytes / (gpu.inside_gbs * 1e9)
-            assert 0.999 * least <= best.time_s <= 1.3 * least
+def test_machines_with_gpus(name: str) -> None:
+    machine, gpu = machine_with_gpus(name)
+    assert machine is MACHINES[name]
+    assert machine.links.fabric is not None
+    assert gpu.tflops > 100
 
 
 def test_neighbours_move_a_factor_of_two() -> None:
@@ -195,7 +198,7 @@ def test_the_command_prints_the_price(capsys: pytest.CaptureFixture[str], tmp_pa
     document = tmp_path / "price.json"
     assert main([*ARGUMENTS, "--json", str(document)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("gpt3-175b (174.6 billion parameters) on 8 nodes (8x8), h100\n")
+    assert text.startswith("gpt3-175b (174.6 billion parameters) on 8 nodes (8x8), dgx-h100\n")
     for word in ("bubble", "network", "groups across nodes", "activations", "-> 8       8         1"):
         assert word in text
     found = json.loads(document.read_text())
@@ -229,8 +232,10 @@ def test_what_does_not_fit_is_found_wrong(capsys: pytest.CaptureFixture[str]) ->
             "one of --nodes and --layout is needed",
         ),
         (("--model", "gpt3-175b", "--nodes", "8", "--tensor", "3"), "tensor 1 or 2 or 4"),
-        (("--model", "gpt3-175b", "--nodes", "8", "--gpu", "z1"), "no GPU 'z1'; there are"),
-        (("--model", "gpt3-175b", "--nodes", "0"), "must be at least 1"),
+        (("--model", "gpt3-175b", "--nodes", "8", "--machine", "z1"), "no machine 'z1'; there are"),
+        (("--model", "gpt3-175b", "--nodes", "8", "--machine", "pcie4"), "has no GPU of which"),
+        (("--model", "gpt3-175b", "--layout", "4x16"), "dgx-h100 has 8 GPUs in a node"),
+        (("--model", "gpt3-175b", "--nodes", "0"), "there must be at least one"),
         (("--model", "gpt3-175b", "--nodes", "8", "--batch", "0"), "--batch is 0"),
         (("--model", "gpt3-175b", "--nodes", "8", "--efficiency", "2"), "--efficiency is 2.0"),
         (("--model", "gpt3-175b", "--nodes", "8", "--json", "/no/such/file"), "cannot write /no/such/file"),
