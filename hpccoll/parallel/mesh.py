@@ -18,8 +18,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.communicator import CartCommunicator, Communicator
-from hpccoll.errors import MismatchError, UsageError
-from hpccoll.parallel.arguments import agreed, in_sides, read
+from hpccoll.errors import HpccollError, MismatchError, UsageError
+from hpccoll.parallel.arguments import Asked, agreed, in_sides, read
 from hpccoll.parallel.counted import CountedCommunicator
 from hpccoll.parallel.dimensions import settle
 from hpccoll.parallel.grid import place_grid
@@ -87,21 +87,29 @@ class Mesh:
         self._cart: CartCommunicator | None = None
         self._closed = False
         sizes = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
-        asked = agreed(self._comm, read(sizes, grid, periods, order, uses))
-        layout = self._comm.machine.layout
         self.grid: tuple[int, ...] = ()
-        if asked.grid:
-            axes = settle({f"axis {at}": length for at, length in enumerate(asked.grid)}, layout.size)
-            self.grid, self._periods = tuple(axes.values()), asked.periods
-            line = place_grid(layout, self.grid, asked.periods)
-            # Of a placement the first dimension runs fastest, of a grid the last axis.
-            self.placement = Placement(layout, tuple(reversed(axes)), tuple(reversed(self.grid)), line)
-        else:
-            names, found = asked.order, settle(asked.sizes, layout.size)
-            self.placement = place(layout, names, [found[name] for name in names])
+        self._periods: tuple[bool, ...] = ()
+        try:
+            asked = agreed(self._comm, read(sizes, grid, periods, order, uses))
+            self.placement: Placement = self._place(asked)
+        except HpccollError:  # the same on all ranks
+            if self._own is not None:
+                self._own.close()
+            raise
         self.uses = tuple(uses)
         if not self.grid:
             self._warn_of_tensor_groups()
+
+    def _place(self, asked: Asked) -> Placement:
+        layout = self._comm.machine.layout
+        if not asked.grid:
+            names, found = asked.order, settle(asked.sizes, layout.size)
+            return place(layout, names, [found[name] for name in names])
+        axes = settle({f"axis {at}": length for at, length in enumerate(asked.grid)}, layout.size)
+        self.grid, self._periods = tuple(axes.values()), asked.periods
+        line = place_grid(layout, self.grid, asked.periods)
+        # Of a placement the first dimension runs fastest, of a grid the last axis.
+        return Placement(layout, tuple(reversed(axes)), tuple(reversed(self.grid)), line)
 
     # --- where this rank is ----------------------------------------------------------------------
 
@@ -155,11 +163,12 @@ class Mesh:
         """The communicator of the ranks that differ from me in these dimensions alone.
 
         Of one dimension, all are made at the first use of any.  Of several dimensions, each when first
-        asked for. In both cases that is collective over the mesh's communicator: all ranks ask for the
+        asked for.  In both cases that is collective over the mesh's communicator: all ranks ask for the
         same.  Ranks are in order of their coordinates, of which the heaviest dimension's runs fastest.
 
         Raises:
-            UsageError: no dimension of that name, a grid's or a closed mesh.
+            UsageError: no dimension of that name, a grid's or a closed mesh; before any group has been made,
+                on all ranks.
             MismatchError: on all ranks, when they ask for different groups.
 
         """
@@ -172,6 +181,8 @@ class Mesh:
         known = self.placement.names
         chosen = tuple(name for name in known if name in names)
         if len(chosen) != len(names) or not names:
+            if not self._groups:  # else others may have what they ask for, and say nothing
+                self._check_alike(())
             raise UsageError(
                 f"no group of dimensions {', '.join(names) or 'none'}; there are {', '.join(known)}"
             )
@@ -194,7 +205,7 @@ class Mesh:
         if not self.grid:
             raise UsageError("the mesh has no grid: Mesh(comm, grid=(2, 4)) makes one")
         if self._cart is None:
-            self._check_alike(())
+            self._check_alike(self.placement.names)
             place_of = {rank: place for place, rank in enumerate(self.placement.line)}
             ordered = _split(self._comm, 0, place_of[self._comm.rank])
             cart = MPI.Intracomm.Create_cart(ordered, self.grid, self._periods, reorder=False)
@@ -213,15 +224,18 @@ class Mesh:
         return self._kind(raw, **self._comm._options)
 
     def _check_alike(self, names: tuple[str, ...]) -> None:
-        """Whether all ranks ask for the same; what follows has no deadline of its own."""
-        code = sum(1 << self.placement.names.index(name) for name in names)
+        """Whether all ranks ask for the same; what follows has no deadline of its own.
+
+        `names`: none where what this rank asks for is wrong.
+        """
+        known = self.placement.names
+        code = sum(1 << known.index(name) for name in names)
         codes = np.empty(self._comm.size, np.int64)
         self._comm.Allgather(np.array([code], np.int64), codes)
         if (codes != codes[0]).any():
-            raise MismatchError(in_sides("ranks ask for groups of different dimensions", [
-                " x ".join(name for at, name in enumerate(self.placement.names) if int(one) >> at & 1) or
-                "cart" for one in codes
-            ]))  # fmt: skip
+            asked = [[name for at, name in enumerate(known) if one >> at & 1] for one in codes.tolist()]
+            words = [" x ".join(one) or "none that there is" for one in asked]
+            raise MismatchError(in_sides("ranks ask for groups of different dimensions", words))
 
     # --- traffic ---------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from hpccoll.config import Config
 from hpccoll.errors import UsageError
 from hpccoll.ops.table import arithmetic, operator_of
+from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import REDUCTIONS
 from hpccoll.plans.cost import edges
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
@@ -161,9 +162,14 @@ class Forecast:
 
 
 def check_uses(uses: Sequence[Use], names: Sequence[str]) -> tuple[Use, ...]:
-    """The uses, if all their dimensions exist.  Raises: UsageError."""
+    """The uses, if all that they name exists.  Raises: UsageError."""
     for use in uses:
         for name in (*use.names, *use.at):
             if name not in names:
-                raise UsageError(f"a use names dimension {name!r}; there are {', '.join(names)}")
+                raise UsageError(f"a use names dimension {name!r}; there are {', '.join(names) or 'none'}")
+        if use.collective not in (*RECIPES, SHIFT):
+            raise UsageError(
+                f"a use names collective {use.collective!r}; there are {', '.join(RECIPES)}, {SHIFT}"
+            )
+        np.dtype(use.dtype)
     return tuple(uses)

@@ -73,6 +73,8 @@ def test_tensor_groups_stay_inside_nodes_where_they_can() -> None:
         ({"grid": (), "data": 1}, "grid has 0 axes"),
         ({"grid": (-1,), "periods": (True, False)}, "periods has 2 entries"),
         ({"periods": (True,), "data": -1}, "there is none"),
+        ({"data": -1, "uses": [Use("tensor", "allred", 8)]}, "a use names collective 'allred'"),
+        ({"data": -1, "uses": [Use("tensor", "allreduce", 8, dtype="x")]}, "an argument cannot be read"),
         ({"data": -1, "uses": [Use("depth", "allreduce", 8)]}, "a use names dimension 'depth'"),
     ],
 )
@@ -102,6 +104,12 @@ def test_ranks_that_ask_for_different_groups() -> None:
         names = ("data", "tensor") if comm.rank else ("data",)
         with pytest.raises(hpccoll.MismatchError, match="ranks ask for groups of different dimensions"):
             mesh.group(*names)
+        if comm.rank:
+            with pytest.raises(hpccoll.MismatchError, match="rank 1: none that there is"):
+                mesh.group("depth")
+        else:
+            with pytest.raises(hpccoll.MismatchError, match="rank 0: data; rank 1"):
+                mesh.data  # noqa: B018
         assert mesh.data.size == 2
         for wrong in ((), ("depth",), ("data", "data")):
             with pytest.raises(hpccoll.UsageError, match="no group of dimensions"):
@@ -112,6 +120,8 @@ def test_ranks_that_ask_for_different_groups() -> None:
 
 @pytest.mark.ranks(2)
 def test_the_life_of_a_mesh() -> None:
+    with pytest.raises(hpccoll.UsageError, match="2 ranks are not"):
+        Mesh(MPI.COMM_WORLD, data=5)
     mesh = Mesh(MPI.COMM_WORLD, data=-1)  # also of MPI's own communicator
     group = mesh.data
     mesh.close()

@@ -90,3 +90,16 @@ def test_a_use_of_a_dimension_that_is_none() -> None:
         check_uses([Use("depth", "allreduce", 8)], ("tensor",))
     with pytest.raises(UsageError, match="a use names dimension 'depth'"):
         check_uses([Use("tensor", "allreduce", 8, at={"depth": 0})], ("tensor",))
+    with pytest.raises(UsageError, match="a use names collective 'allred'"):
+        check_uses([Use("tensor", "allred", 8)], ("tensor",))
+
+
+def test_elements_that_are_rounded_between_nodes() -> None:
+    layout = Layout.parse("2+2")
+    call = Collective("allreduce", 4, 64)
+    whole, rounded = (
+        plan_bytes(make_plan("reduce_ring_broadcast", call, layout, segment=64, wire=wire), 4)
+        for wire in ("", "bfloat16")
+    )
+    assert whole["NODE"] == rounded["NODE"] > 0
+    assert whole["network"] == 2 * rounded["network"] > 0
