@@ -57,7 +57,7 @@ def test_every_rank_has_a_cell_and_the_cut_is_never_worse(shape: list[int], chan
     assert cut(ours, periods) <= cut(plain, periods)
 
 
-@pytest.mark.parametrize("text", ["4+4", "2+2+2+2", "3+3+2", "5+3", "cyclic:4+4", "6+2", "7+1"])
+@pytest.mark.parametrize("text", ["4+4", "2+2+2+2", "3+3+2", "5+3", "cyclic:4+4", "6+2", "7+1", "1+4+3"])
 @pytest.mark.parametrize("shape", [(2, 4), (8,), (2, 2, 2), (4, 2)])
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_cut_is_the_least_there_is(text: str, shape: tuple[int, ...], ends: bool) -> None:

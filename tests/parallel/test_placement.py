@@ -164,6 +164,11 @@ def test_parts_of_many_nodes_take_the_shortest_first() -> None:
     assert len(found) == 14  # 12 such sets, and of the 16 counts of 3 that are left, sets of 8
 
 
+def test_nodes_that_complete_each_other_are_not_searched_for() -> None:
+    found = parts([3, 5] * 4096, 8)  # at once: the search would take minutes
+    assert found == [[at, at + 1] for at in range(0, 8192, 2)]
+
+
 @pytest.mark.parametrize(
     ("text", "sizes", "crossings"),
     [
