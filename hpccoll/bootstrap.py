@@ -33,7 +33,8 @@ def duplicate(comm: MPI.Intracomm, deadline: float) -> MPI.Intracomm:
     """
     began = time.monotonic()
     plain = MPI.Intracomm(comm)
-    largest: int = plain.Get_attr(MPI.TAG_UB)  # type: ignore[assignment]
+    # Open MPI has it on the world and its duplicates only, not on what Split makes, nor on COMM_SELF.
+    largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # type: ignore[assignment]
     tags = largest - 1, largest - 2
     begun = plain.Idup()
     turns = 0

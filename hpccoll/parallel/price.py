@@ -8,8 +8,7 @@ where compute, tensor and pipeline are those of one micro-batch on one stage, so
 parts are the bubble ([N] section 2.2).  Nothing is overlapped: a real run may hide the exchange of
 gradients, and part of the rest.  What is exchanged is what the blocks of this package exchange (tensor,
 pipeline, optimizer); time is that of the cheapest plan (`plans.cost`), of all groups of a dimension at the
-same time on the links of a node.  Letters and
-sources: `models`.
+same time on the links of a node.  Letters and sources: `models`.
 """
 
 from __future__ import annotations
