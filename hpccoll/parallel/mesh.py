@@ -242,7 +242,8 @@ class Mesh:
     def forecast(self, *, uses: Sequence[Use] | None = None) -> dict[str, Bytes]:
         """Bytes a step by dimension and level, of all groups, by the plans that calls will take.  Local.
 
-        `uses`: by default those of the mesh.
+        Plans are chosen by price: where `hpccoll tune` has measured some for the layout of a group, its calls
+        may take others.  `uses`: by default those of the mesh.
         """
         look = Forecast(self.placement.layout, self._comm.config)
         found: dict[str, Bytes] = {}

@@ -21,7 +21,7 @@ BAD_ORDER = ("data", "pipeline", "tensor")
 
 @contextlib.contextmanager
 def communicator(layout: str) -> Iterator[hpccoll.Communicator]:
-    with hpccoll.Communicator(MPI.COMM_WORLD, layout=layout) as comm:
+    with hpccoll.Communicator(MPI.COMM_WORLD, layout=layout, tuning="off") as comm:
         yield comm
 
 
