@@ -3,12 +3,16 @@
     mpirun -n 4 python examples/train_digits.py
     mpirun -n 4 python examples/train_digits.py --layout 2+2 --epochs 40 --plot loss.png
     mpirun -n 4 python examples/train_digits.py --overlap
+    mpirun -n 4 python examples/train_digits.py --checkpoint digits.npz
     mpirun -n 4 python examples/train_digits.py --device cuda
 
 Every rank computes the gradient of its share of each batch; hpccoll averages them, so that all ranks take
 the same step.  Any number of ranks will do: shares may differ by one image.  With `--overlap` the gradient of
 a layer travels while that of the layer below is computed.  With `--device cuda` all arrays are CuPy's, on the
 GPU that `comm.device` says; the lines that compute and the calls are the same.
+
+With `--checkpoint FILE` the state is kept after every epoch, and a run that was stopped goes on from it: once
+FILE.stop is there (slurm/train.sbatch makes it before the time limit) the epoch under way is the last.
 
 It checks itself.  Rank 0 also trains alone, in NumPy, on the same batches, and the loss of every epoch must
 agree to rounding; all ranks must end with the same bits in their weights; more than 95 % of the images held
@@ -29,6 +33,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +52,7 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 LEAST_ACCURACY = 0.95
 LOSS_TOLERANCE = 1e-9  # relative: sums of gradients in another order, over all steps
 TABLE_ROWS, BAR_WIDTH = 12, 40
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: try again
 BUCKET_BYTES = 16 * 1024  # two buckets: one for each layer
 
 
@@ -157,6 +163,10 @@ class Alone:
     def average(self, values: Floats) -> None:
         """The average over one rank."""
 
+    def tell(self, values: Floats) -> Floats:
+        """What rank 0 has, on every rank."""
+        return values
+
     def ready(self, part: int) -> None:
         """A part of the gradient is computed."""
 
@@ -179,6 +189,11 @@ class Ranks:
         begin = time.perf_counter()
         self.comm.Allreduce(MPI.IN_PLACE, values, op=hpccoll.AVG)
         self.seconds += time.perf_counter() - begin
+
+    def tell(self, values: Floats) -> Floats:
+        """What rank 0 has, on every rank."""
+        self.comm.Bcast(values, root=0)
+        return values
 
     def ready(self, part: int) -> None:
         """A part of the gradient is computed."""
@@ -213,14 +228,58 @@ class History:
     exchange_seconds: list[float] = field(default_factory=list)
 
 
-def train(network: Network, data: Digits, epochs: int, group: Alone | Ranks) -> History:
-    """Stochastic gradient descent with momentum; `group` says which share of a batch is ours."""
-    history, xp = History(), network.xp
+class Checkpoint:
+    """The state of a training run in a file, which rank 0 reads and writes; without a name, nowhere."""
+
+    def __init__(self, group: Alone | Ranks, name: str | None) -> None:
+        self._group = group
+        self._file = None if name is None or group.rank else Path(name)
+
+    def load(self, network: Network, velocity: Floats) -> History:
+        """Put what was kept into weights and velocity of all ranks; the history of the epochs done."""
+        state, rows = np.zeros((2, len(velocity))), np.zeros((4, 0))
+        if self._file is not None and self._file.exists():
+            with np.load(self._file) as kept:
+                state, rows = kept["state"], kept["history"]
+        done = self._group.tell(np.array([rows.shape[1]]))
+        if not done:
+            return History()
+        rows = self._group.tell(rows if self._group.rank == 0 else np.zeros((4, int(done[0]))))
+        state = self._group.tell(state)
+        network.weights[:], velocity[:] = (network.xp.asarray(one) for one in state)
+        return History(*(list(row) for row in rows))
+
+    def keep(self, network: Network, velocity: Floats, history: History) -> None:
+        """Replace the file, so that a job killed at any time leaves a whole one."""
+        if self._file is not None:
+            state = [one if network.xp is np else one.get() for one in (network.weights, velocity)]
+            beside = self._file.with_name(f"{self._file.name}.part.npz")
+            np.savez(beside, state=state, history=np.array(list(vars(history).values())))
+            beside.replace(self._file)
+
+    def is_wanted(self) -> bool:
+        """Whether this rank has been told to stop."""
+        return self._file is not None and self._file.with_name(f"{self._file.name}.stop").exists()
+
+
+def train(
+    network: Network, data: Digits, epochs: int, group: Alone | Ranks, checkpoint: Checkpoint
+) -> tuple[History, bool]:
+    """Stochastic gradient descent with momentum; `group` says which share of a batch is ours.
+
+    The history, and whether it is to stop before all epochs are done.
+    """
+    xp = network.xp
     velocity = xp.zeros_like(network.weights)
-    for epoch in range(epochs):
+    history = checkpoint.load(network, velocity)
+    if len(history.loss) > epochs:
+        raise hpccoll.UsageError(
+            f"the checkpoint has {len(history.loss)} epochs, more than --epochs {epochs}"
+        )
+    for epoch in range(len(history.loss), epochs):
         begin, exchanged = time.perf_counter(), group.seconds
         order = xp.asarray(np.random.default_rng(epoch + 1).permutation(TRAINING_IMAGES))
-        loss = xp.zeros(1)
+        loss = xp.zeros(2)  # and whether a rank is to stop: all learn it with the loss
         for start in range(0, TRAINING_IMAGES, BATCH):
             batch = order[start : start + BATCH]
             # Ranks r, r + size, r + 2 size, ...: the shares of any batch differ by one image at most.
@@ -233,18 +292,22 @@ def train(network: Network, data: Digits, epochs: int, group: Alone | Ranks) -> 
                 network.gradients[part] *= factor
                 group.ready(part)
 
-            loss += network.backward(data.images[mine], data.digits[mine], done)
+            loss[0] += network.backward(data.images[mine], data.digits[mine], done)
             group.finish(network.gradient)
             velocity *= MOMENTUM
             velocity -= LEARNING_RATE * network.gradient
             network.weights += velocity
-        loss *= group.size / TRAINING_IMAGES
+        loss[0] *= group.size / TRAINING_IMAGES
+        loss[1] = checkpoint.is_wanted()
         group.average(loss)
         history.loss.append(float(loss[0]))  # waits for the GPU, if there is one
         history.seconds.append(time.perf_counter() - begin)
         history.exchange_seconds.append(group.seconds - exchanged)
         history.accuracy.append(network.accuracy(data.held_images, data.held_digits))
-    return history
+        checkpoint.keep(network, velocity, history)
+        if loss[1] > 0 and epoch + 1 < epochs:
+            return history, True
+    return history, False
 
 
 def check(history: History, serial: History, fingerprints: list[str]) -> list[str]:
@@ -287,10 +350,10 @@ def print_plans(comm: hpccoll.Communicator, nbytes: int) -> None:
             print(f"ranks: {comm.size}, nodes: {comm.node_count}, layout: {machine.layout}")
             print(f"arrays on GPUs, which travel by {comm.device_path}")
         return
-    plans = [comm.explain("allreduce", n, dtype="float64", op=hpccoll.AVG).plan for n in (nbytes, 8)]
+    plans = [comm.explain("allreduce", n, dtype="float64", op=hpccoll.AVG).plan for n in (nbytes, 16)]
     if comm.rank == 0:
         print(f"ranks: {comm.size}, nodes: {comm.node_count}, layout: {machine.layout}")
-        print(f"plans: {plans[0]} for the gradient ({nbytes} bytes), {plans[1]} for the loss (8 bytes)")
+        print(f"plans: {plans[0]} for the gradient ({nbytes} bytes), {plans[1]} for the loss (16 bytes)")
 
 
 def save_plot(path: str, history: History, serial: History) -> None:
@@ -315,6 +378,7 @@ def parse_arguments(rank: int) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help="default: 30")
     parser.add_argument("--layout", metavar="TEXT", help='virtual nodes, such as "2+2" (default: real ones)')
     parser.add_argument("--plot", metavar="FILE", help="also draw the loss curves (needs matplotlib)")
+    parser.add_argument("--checkpoint", metavar="FILE", help="keep the state in FILE, and go on from it")
     parser.add_argument("--overlap", action="store_true", help="gradients travel while others are computed")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     with contextlib.ExitStack() as stack:
@@ -352,19 +416,24 @@ def module_for(comm: hpccoll.Communicator, device: str) -> Module:
 
 
 def train_and_check(
-    comm: hpccoll.Communicator, xp: Module, epochs: int, overlap: bool
-) -> tuple[History, History, bool]:
-    """Train on all ranks, then on rank 0 alone; the two histories, and on every rank whether all is well."""
+    comm: hpccoll.Communicator, xp: Module, args: argparse.Namespace
+) -> tuple[History, History, int]:
+    """Train on all ranks, then on rank 0 alone; the two histories, and on every rank the exit status."""
     network = Network(xp)
     data = load_data(comm)
     if comm.rank == 0:
         network.initialize(seed=0)
     comm.Bcast(network.weights, root=0)
     print_plans(comm, network.gradient.nbytes)
-    group = Overlapping(comm, network) if overlap else Ranks(comm)
-    history, serial = train(network, data.on(xp), epochs, group), History()
+    group = Overlapping(comm, network) if args.overlap else Ranks(comm)
+    checkpoint, serial = Checkpoint(group, args.checkpoint), History()
+    history, stopped = train(network, data.on(xp), args.epochs, group, checkpoint)
     if isinstance(group, Overlapping):
         group.buckets.close()
+    if stopped:
+        if comm.rank == 0:
+            print(f"stopped after {len(history.loss)} of {args.epochs} epochs, kept in {args.checkpoint}")
+        return history, serial, STOPPED
     fingerprint = hashlib.sha256(network.weights.tobytes()).hexdigest()
     fingerprints: list[str] | None = comm.gather(fingerprint, root=0)
     good = np.ones(1, np.int64)
@@ -377,7 +446,7 @@ def train_and_check(
             )
         alone = Network(np)
         alone.initialize(seed=0)
-        serial = train(alone, data, epochs, Alone())
+        serial, _ = train(alone, data, args.epochs, Alone(), Checkpoint(Alone(), None))
         wrong = check(history, serial, fingerprints)
         for reason in wrong:
             print(f"WRONG: {reason}", file=sys.stderr)
@@ -385,7 +454,7 @@ def train_and_check(
             print(f"OK: training on {comm.size} ranks equals training in one process")
         good[0] = not wrong
     comm.Bcast(good, root=0)  # the others wait here without taking the cores from rank 0, as MPI's bcast may
-    return history, serial, bool(good[0])
+    return history, serial, 0 if good[0] else 1
 
 
 def main() -> int:
@@ -398,19 +467,19 @@ def main() -> int:
         # One BLAS thread a rank: with one per core in every rank, the ranks would fight for the cores.
         with threadpool_limits(1), hpccoll.Communicator(MPI.COMM_WORLD, **options) as comm:
             xp = module_for(comm, args.device)
-            history, serial, good = train_and_check(comm, xp, args.epochs, args.overlap)
+            history, serial, status = train_and_check(comm, xp, args)
     except (hpccoll.UsageError, NoGpuError) as error:  # a wrong layout, on every rank
         if rank == 0:
             print(f"train_digits.py: {error}", file=sys.stderr)
         return 2
-    if args.plot and rank == 0:
+    if args.plot and rank == 0 and status != STOPPED:
         try:
             save_plot(args.plot, history, serial)
         except (OSError, ValueError) as error:  # no such directory; no such image format
             print(f"train_digits.py: cannot draw {args.plot}: {error}", file=sys.stderr)
             return 2
         print(f"loss curves: {args.plot}")
-    return 0 if good else 1
+    return status
 
 
 if __name__ == "__main__":

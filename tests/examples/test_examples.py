@@ -55,6 +55,26 @@ def test_training_equals_one_process(ranks: int, layout: str) -> None:
     assert 95 < float(accuracy[1]) <= 100
 
 
+def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """Stopped after an epoch, gone on by other numbers of ranks: every loss is that of one process."""
+    pytest.importorskip("sklearn")
+    file = tmp_path / "digits.npz"
+    (tmp_path / "digits.npz.stop").touch()
+    for ranks in (3, 2):
+        result = run_example(ranks, DIGITS, *FEW_EPOCHS, "--checkpoint", str(file))
+        assert result.returncode == 75, result
+        assert f"stopped after {4 - ranks} of 8 epochs" in result.stdout
+    (tmp_path / "digits.npz.stop").unlink()
+    for _ in range(2):  # and a run that has nothing left to do
+        result = run_example(2, DIGITS, *FEW_EPOCHS, "--checkpoint", str(file))
+        assert result.returncode == 0, result
+        assert "OK: training on 2 ranks equals training in one process" in result.stdout
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    result = run_example(2, DIGITS, "--epochs", "3", "--checkpoint", str(file))
+    assert (result.returncode, result.stderr.count("train_digits.py:")) == (2, 1)
+    assert "8 epochs, more than --epochs 3" in result.stderr
+
+
 @pytest.mark.parametrize(("ranks", "layout"), [(2, "1+1"), pytest.param(4, "3+1", marks=pytest.mark.slow)])
 def test_overlapped_training_has_the_same_bits(ranks: int, layout: str) -> None:
     pytest.importorskip("sklearn")

@@ -12,7 +12,7 @@ import pytest
 from hpccoll.scaling.study import read
 from tests.emulation.build import build
 from tests.emulation.load import environment as on_devices
-from tests.support.launch import find_mpiexec
+from tests.support.launch import find_mpiexec, until
 from tests.support.slurm import Job, Slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -108,6 +108,26 @@ def test_scaling(slurm: Slurm, directory: Path) -> None:
     assert {"index.html", "kept.png", "points.csv"} <= {one.name for one in report.iterdir()}
     again = ran(slurm, directory, "scaling.sbatch", *options, env=env)
     assert again.output.count("(from ") == 9  # it goes on from what there is
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_training_stops_before_the_limit_and_goes_on(slurm: Slurm, directory: Path, start: str) -> None:
+    """The signal before the time limit becomes a checkpoint, and the job is queued again, once."""
+    env = {
+        "START": start,
+        "TRAIN": f"python {REPOSITORY}/examples/train_digits.py --epochs 30",
+        "CHECKPOINT": str(directory / "digits.npz"),
+    }
+    options = ["--nodes=2", "--ntasks-per-node=1", str(SCRIPTS / "train.sbatch")]
+    number = slurm.submit(options, env={"VENV": VENV, **env}, cwd=directory)
+    until(lambda: (directory / "digits.npz").exists(), 60.0)
+    slurm.run(["scancel", "--batch", "--signal=USR1", str(number)], cwd=directory)
+    until(lambda: slurm.shown(number).get("Restarts") == "1", 60.0)
+    job = slurm.wait(number, directory)
+    assert (job.state, job.status) == ("COMPLETED", 0), job.output
+    assert "of 30 epochs, kept in" in job.output
+    assert "OK: training on 2 ranks equals training in one process" in job.output
+    assert not (directory / "digits.npz.stop").exists()
 
 
 @pytest.mark.parametrize("start", STARTS)
