@@ -15,8 +15,8 @@ from typing import Any
 from hpccoll.errors import UsageError
 from hpccoll.parallel.dimensions import settle
 from hpccoll.parallel.gpus import GPUS, Gpu, machine_with_gpus
-from hpccoll.parallel.models import MODELS, RECOMPUTE, Model, model_of
-from hpccoll.parallel.price import Choice, Priced, neighbours, price_choice
+from hpccoll.parallel.models import GRADIENT_BYTES, MODELS, RECOMPUTE, Model, model_of
+from hpccoll.parallel.price import Choice, Priced, messages, neighbours, price_choice
 from hpccoll.plans.draw import table
 from hpccoll.plans.machines import Machine
 from hpccoll.plans.text import bytes_text, time_text
@@ -140,6 +140,7 @@ def _report(priced: Priced, others: list[Priced], model: Model, machine: Machine
     return [
         head,
         "\n".join(_traffic_lines(priced)),
+        "\n".join(_message_lines(choice, model)),
         "\n".join(_time_lines(priced)),
         "\n".join(_memory_lines(priced, gpu)),
         "\n".join(_neighbour_lines(priced, others, gpu)),
@@ -155,6 +156,23 @@ def _traffic_lines(priced: Priced) -> list[str]:
         across = sum(len({node_of[rank] for rank in group}) > 1 for group in groups)
         rows.append((name, *(bytes_text(total[level]) for level in levels), f"{across} of {len(groups)}"))
     return table(rows)
+
+
+def _message_lines(choice: Choice, model: Model) -> list[str]:
+    rows = [("a GPU of the first stage", "one call", "calls a step", "sends", "a layer and micro-batch")]
+    each = model.layers // choice.pipeline * choice.micro_batches
+    for one in messages(choice, model):
+        share = _decimal(one.sent / each) if one.dimension == "tensor" else "-"
+        what = f"{one.dimension} {one.collective}"
+        rows.append((what, _decimal(one.nbytes), str(one.times), _decimal(one.sent), share))
+    of_all = model.parameters / (choice.tensor * choice.pipeline) * GRADIENT_BYTES
+    rows.append(("gradients of a GPU, on average", _decimal(of_all), "", "", ""))
+    return table(rows)
+
+
+def _decimal(nbytes: float) -> str:
+    size, unit = next((one for one in ((1e12, "TB"), (1e9, "GB")) if nbytes >= one[0]), (1e6, "MB"))
+    return f"{nbytes / size:.1f} {unit}"
 
 
 def _time_lines(priced: Priced) -> list[str]:
@@ -210,6 +228,7 @@ def _as_dict(
         "gpu": asdict(gpu),
         "layout": str(priced.placement.layout),
         "chosen": _priced_as_dict(priced, gpu),
+        "messages": [asdict(one) for one in messages(priced.choice, model)],
         "neighbours": [_priced_as_dict(one, gpu) for one in others],
     }
 

@@ -154,6 +154,33 @@ def uses_of(choice: Choice, model: Model) -> list[Use]:
     return uses
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a GPU of the first stage exchanges in one dimension: bytes of a call, calls of a step.
+
+    `sent`: bytes that it sends in a step, where the call is a ring, which is the least there can be.  Of the
+    messages between stages the first one sends those forward.
+    """
+
+    dimension: str
+    collective: str
+    nbytes: int
+    times: int
+    sent: float
+
+
+def messages(choice: Choice, model: Model) -> list[Message]:
+    """The calls of one GPU, of dimensions with more than one rank."""
+    found = []
+    for use in uses_of(choice, model):
+        (name,) = use.names
+        size = getattr(choice, name)
+        parts = {"allreduce": 2 * (size - 1) / size, SHIFT: 0.5}.get(use.collective, (size - 1) / size)
+        if size > 1:
+            found.append(Message(name, use.collective, use.nbytes, use.times, parts * use.nbytes * use.times))
+    return found
+
+
 def stage_parameters(choice: Choice, model: Model) -> float:
     """Of a rank of the first stage, which has the embedding."""
     layers = model.layers // choice.pipeline * model.layer_parameters

@@ -225,3 +225,20 @@ def test_sixteen_ranks_on_four_nodes(world):
                 comm.Allreduce(np.arange(count) * (world.rank + 1.0), total)
                 assert (total == np.arange(count) * 136.0).all(), name
     comm.close()
+
+
+@pytest.mark.ranks(2)
+def test_communicators_used_in_different_orders(world: MPI.Intracomm) -> None:
+    """Each rank waits for the other on another communicator: both learn it at the deadline, and whom for."""
+    limit_s = 2.0
+    with (
+        hpccoll.Communicator(world, timeout_s=limit_s) as one,
+        hpccoll.Communicator(world.Dup(), timeout_s=limit_s) as other,
+    ):
+        for comm in (one, other):
+            comm.Barrier()
+        mine = one if world.rank == 0 else other
+        begin = time.monotonic()
+        with pytest.raises(hpccoll.CollectiveTimeoutError, match=f"rank {1 - world.rank}"):
+            mine.Allreduce(np.ones(3), np.empty(3))
+        assert limit_s * 0.9 < time.monotonic() - begin < limit_s + 5

@@ -115,6 +115,48 @@ def test_on_every_layout_of_few_ranks(size: int) -> None:
                 assert placement.crossings("tensor") == fewest_crossings(layout.counts, tensor)
 
 
+# Machines such as those of tests/topology/fixtures: nodes of 8 GPUs, boxes of 4, nodes that have lost some.
+DGX, BOXES = "8x8", "6x4"
+
+
+@pytest.mark.parametrize(
+    ("text", "tensor"),
+    [("2x8", 4), ("2x8", 8), ("3x4", 4), ("3x4", 2), ("3x4", 6), ("8+6", 7), ("8+5+3", 4), ("7+7", 2)],
+)
+def test_small_machines_against_brute_force(text: str, tensor: int) -> None:
+    layout = Layout.parse(text)
+    for data in divisors(layout.size // tensor):
+        placement = place(layout, NAMES, (tensor, data, layout.size // tensor // data))
+        check(placement)
+        assert placement.crossings("tensor") == fewest_crossings(layout.counts, tensor)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "tensor", "data"),
+    [
+        (DGX, (8, 1, 8), 0, 0),
+        (DGX, (4, 2, 8), 0, 0),  # tensor and data groups share a node
+        (DGX, (2, 8, 4), 0, 8),  # of two nodes each
+        (BOXES, (4, 2, 3), 0, 12),
+        (BOXES, (8, 1, 3), 3, 0),  # no box holds one
+    ],
+)
+def test_whole_machines(text: str, sizes: tuple[int, ...], tensor: int, data: int) -> None:
+    placement = place(Layout.parse(text), NAMES, sizes)
+    check(placement)
+    assert (placement.crossings("tensor"), placement.crossings("data")) == (tensor, data)
+
+
+def test_a_domain_over_hosts_holds_groups_that_no_host_does() -> None:
+    """72 GPUs on 18 hosts, on one NVLink fabric and without: groups of 8."""
+    hosts = [rank // 4 for rank in range(72)]
+    fabric, plain = Layout.from_keys(hosts, [0] * 72), Layout.from_keys(hosts)
+    for layout, across in ((fabric, 0), (plain, 9)):
+        placement = place(layout, NAMES, (8, 9, 1))
+        check(placement)
+        assert placement.crossings("tensor") == across
+
+
 def test_the_brute_force_is_one() -> None:
     """Against all partitions of the ranks themselves, where these are few."""
 

@@ -210,6 +210,25 @@ def test_the_command_prints_the_price(capsys: pytest.CaptureFixture[str], tmp_pa
     assert len(found["neighbours"]) == 4
 
 
+def test_the_known_volumes_come_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """Narayanan et al., section 3.2, of GPT-3 with t = 8: an all-reduce, a layer, a message, gradients."""
+    assert main([*ARGUMENTS, "--no-sequence"]) == 0
+    rows = {line.split("  ")[0]: line.split()[2:] for line in capsys.readouterr().out.splitlines()}
+    tensor, pipeline = rows["tensor allreduce"], rows["pipeline shift"]
+    assert tensor[:3] == ["50.3", "MB", str(4 * 12 * 1536)]
+    assert tensor[-2:] == ["352.3", "MB"]  # 4 all-reduces of 2 7/8 of 50.3 MB
+    assert pipeline[:3] == ["50.3", "MB", str(2 * 1536)]
+    assert rows["gradients of a GPU, on average"][-2:] == ["5.5", "GB"]
+    assert main([*ARGUMENTS, "--nodes", "16", "--json", "-"]) == 0
+    found = {
+        (one["dimension"], one["collective"]): one for one in json.loads(capsys.readouterr().out)["messages"]
+    }
+    assert found["pipeline", "shift"]["nbytes"] == 50_331_648 // 8  # scattered over the tensor group
+    gradients = found["data", "reduce_scatter"]
+    assert gradients["sent"] == gradients["nbytes"] / 2
+    assert 5.4e9 < gradients["nbytes"] < 5.7e9
+
+
 def test_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ARGUMENTS, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["layout"] == "8x8"
