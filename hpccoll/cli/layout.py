@@ -9,9 +9,9 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from hpccoll.cli.output import write_text
 from hpccoll.errors import UsageError
 from hpccoll.parallel.dimensions import settle
 from hpccoll.parallel.gpus import GPUS, Gpu, machine_with_gpus
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json == STANDARD_OUTPUT:
             sys.stdout.write(document)
         else:
-            _write(args.json, document)
+            write_text(args.json, document)
     if args.json != STANDARD_OUTPUT:
         print("\n\n".join(_report(priced, others, model, machine, gpu)))
     if not _fits(priced, gpu):
@@ -108,13 +108,6 @@ def _choice(args: argparse.Namespace, layout: Layout) -> Choice:
         recompute=args.recompute,
         sharded=not args.no_sharding,
     )
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _fits(priced: Priced, gpu: Gpu) -> bool:

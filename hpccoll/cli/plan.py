@@ -10,9 +10,9 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from hpccoll.cli.output import write_text
 from hpccoll.cli.plan_case import Case, case_of
 from hpccoll.errors import UsageError
 from hpccoll.plans.catalogue import RECIPES
@@ -79,25 +79,18 @@ def run(args: argparse.Namespace) -> int:
     try:
         case = case_of(args)
         if args.svg is not None:
-            _write(args.svg, draw_svg(case.plan, case.itemsize, case.machine.links))
+            write_text(args.svg, draw_svg(case.plan, case.itemsize, case.machine.links))
         if args.json is not None:
             document = json.dumps(_as_dict(case), indent=2) + "\n"
             if args.json == STANDARD_OUTPUT:
                 sys.stdout.write(document)
                 return 0
-            _write(args.json, document)
+            write_text(args.json, document)
     except UsageError as error:
         print(f"hpccoll plan: {error}", file=sys.stderr)
         return 2
     print(_report(case))
     return 0
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 # --- text ---------------------------------------------------------------------------------------
