@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from hpccoll._version import __version__
+from hpccoll.cli import version
 from hpccoll.errors import HpccollError, UsageError
 
 COMMANDS = ("bench", "doctor", "layout", "plan", "scale", "selftest", "topo", "trace", "tune")
@@ -22,14 +22,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     A failure on one rank of several ends the whole job, so that no other rank waits for it.
     """
     parser = argparse.ArgumentParser(prog="hpccoll", description=__doc__.split(":")[0] + ".")
-    parser.add_argument("--version", action="version", version=f"hpccoll {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--version", action="store_true", help="of hpccoll, MPI, NCCL and packages")
+    commands = parser.add_subparsers(dest="command")
     for name in COMMANDS:
         module = import_module(f"hpccoll.cli.{name}")
         sub = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
         module.configure(sub)
         sub.set_defaults(run=module.run)
     args = parser.parse_args(argv)
+    if args.version:
+        print(version.text())
+        return GOOD
+    if args.command is None:
+        parser.error("which command?")
     try:
         status = int(args.run(args))
         sys.stdout.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import time
@@ -106,13 +105,14 @@ def survey_of(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey 
 
 def _process(machine: Machine) -> Process:
     """What this rank says, with the libraries that it has loaded or would load."""
+    from hpccoll.cli.version import nccl_text
     from hpccoll.runtime import cuda_aware
     from hpccoll.topology.gpus import visible_devices
     from hpccoll.topology.hardware.detect import detect_process
     from hpccoll.topology.hardware.model import Unknown
 
     found = detect_process()
-    nccl = _nccl_version()
+    nccl = nccl_text()
     reasons = () if nccl is not None else (Unknown("nccl", "nccl4py or NCCL is not installed"),)
     return replace(
         found,
@@ -122,15 +122,6 @@ def _process(machine: Machine) -> Process:
         visible_devices=visible_devices(),
         unknown=found.unknown + reasons,
     )
-
-
-def _nccl_version() -> str | None:
-    with contextlib.suppress(Exception):  # no package, or one that finds no library
-        from hpccoll.transports.nccl import version
-
-        number = version()
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-    return None
 
 
 def _show(

@@ -4,8 +4,34 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
-from tests.support.launch import environment, run_ranks
+import numpy as np
+from mpi4py import MPI
+
+from tests.support.launch import Result, environment, run_program, run_ranks
+
+
+def hpccoll_command(*arguments: str, **variables: str) -> Result:
+    return run_program([sys.executable, "-m", "hpccoll.cli", *arguments], timeout_s=50.0, env=variables)
+
+
+def test_versions() -> None:
+    done = hpccoll_command("--version")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"hpccoll {metadata.version('hpccoll')}, C extension: ")
+    assert f"NumPy {np.__version__}" in lines[1]
+    assert MPI.Get_library_version().split()[0] in lines[2]
+    assert lines[3].startswith("NCCL: ")
+    assert f"mpi4py {metadata.version('mpi4py')}" in lines[4]
+    assert "turned off" in hpccoll_command("--version", HPCCOLL_NATIVE="0").stdout
+
+
+def test_no_command() -> None:
+    done = hpccoll_command()
+    assert done.returncode == 2
+    assert "which command?" in done.stderr
 
 
 def test_nobody_reads_on() -> None:
