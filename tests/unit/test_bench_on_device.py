@@ -130,13 +130,13 @@ def test_plain_calls_with_a_root(
     assert buffers(operation, 2, 1, in_place=True) == other_in_place
 
 
-def comm_on_devices() -> Any:
-    """Says of calls what a communicator over NCCL does."""
+def comm_on_devices(chosen: str = "flat") -> Any:
+    """Says of calls what a communicator over NCCL does, for which `chosen` is the fastest plan."""
 
     def travels(collective: str, how: Any, dtype: Any, *, ragged: bool) -> Travel | None:
         return travel(how, dtype, scans=collective in SCANS)
 
-    side = SimpleNamespace(travels=travels)
+    side = SimpleNamespace(travels=travels, chosen=lambda collective, nbytes: chosen)
     return SimpleNamespace(size=2, _context=SimpleNamespace(on_devices=SimpleNamespace(side=side)))
 
 
@@ -159,16 +159,20 @@ def test_how_elements_travel(name: str, datatype: str, redop: str | None, plan: 
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "redop", "name"),
+    ("algorithm", "redop", "chosen", "name"),
     [
-        (None, "sum", "flat"),
-        ("two_level", "sum", "two_level"),
-        ("ring", "sum", "flat"),
-        ("two_level", "mulsum", "flat"),  # the operator is of one communicator
+        (None, "sum", "flat", "flat"),
+        (None, "sum", "two_level", "two_level"),
+        ("two_level", "sum", "flat", "two_level"),
+        ("flat", "sum", "two_level", "flat"),
+        ("ring", "sum", "flat", "flat"),
+        ("two_level", "mulsum", "two_level", "flat"),  # the operator is of one communicator
     ],
 )
-def test_the_plan_that_a_call_of_nccl_takes(algorithm: str | None, redop: str, name: str) -> None:
+def test_the_plan_that_a_call_of_nccl_takes(
+    algorithm: str | None, redop: str, chosen: str, name: str
+) -> None:
     case = Case(OPERATIONS["allreduce"], "float", redop, -1, 4, 16)
-    one = OnDevice(comm_on_devices(), algorithm, by_nccl=("flat", "two_level"))
+    one = OnDevice(comm_on_devices(chosen), algorithm, by_nccl=("flat", "two_level"))
     assert (one.expected(case).name, one.expected(case).crossing) == (name, None)
     assert not one.expected(case).plan.endswith(OVER_HOST)
