@@ -125,8 +125,12 @@ def test_closed_with_calls_under_way(communicator: Make, layout: str, stream: in
 @layouts({"1+1": (2,)})
 @pytest.mark.parametrize("how", ["blocking", "started", "persistent"])
 def test_a_rank_that_never_comes(communicator: Make, layout: str, stream: int, how: str) -> None:
-    """Who waits for the device goes on, and learns from the request, or from the next call."""
-    comm = hpccoll.Communicator(communicator(layout=layout), layout=layout, internode="mpi", timeout_s=2)
+    """Who waits for the device goes on, and learns from the request, or from the next call.
+
+    Without the check of the first calls, in which ranks wait for each other on the host.
+    """
+    mpi = communicator(layout=layout)
+    comm = hpccoll.Communicator(mpi, layout=layout, internode="mpi", timeout_s=2, device_checks_first=0)
     send, receive = mirror(np.ones(8), stream), mirror(np.zeros(8), stream)
     bound = comm.Allreduce_init(send, receive)
     bound.Start()
