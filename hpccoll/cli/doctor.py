@@ -187,9 +187,9 @@ def _show(args: argparse.Namespace, title: str, verdicts: Sequence[Verdict]) -> 
     }
     text = json.dumps(document, indent=2, ensure_ascii=False)
     if args.json == "-":
-        print(text)
+        print(text, flush=True)
         return status
-    print(report(title, verdicts))
+    print(report(title, verdicts), flush=True)  # srun may end this process as soon as another one ends
     if args.json is not None:
         try:
             Path(args.json).write_text(text + "\n", encoding="utf-8")
