@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
+from hpccoll.cli.bench.facts import mpi_library
 from hpccoll.cli.bench.kinds import open_kind
 from hpccoll.cli.bench.options import Options
 from hpccoll.cli.bench.results import Half, Row
@@ -64,14 +65,11 @@ def _points(plain: MPI.Intracomm, ours: Any, options: Options) -> tuple[list[Poi
         raise HpccollError(f"{sweep.outcome.out_of_bounds} ranks have written beyond their arrays")
     machine = ours.machine
     place = (machine.node_count, plain.size, str(machine.layout))
-    library = " ".join(str(part) for part in MPI.get_vendor()[:1]) + " " + _version()
     # A row for each size, up to what memory allows.
     asked = zip(options.sizes, sweep.outcome.rows, strict=False)
-    return [_point(nbytes, row, ours, options, place) for nbytes, row in asked if row.out_of_place], library
-
-
-def _version() -> str:
-    return ".".join(str(part) for part in MPI.get_vendor()[1])
+    return [
+        _point(nbytes, row, ours, options, place) for nbytes, row in asked if row.out_of_place
+    ], mpi_library()
 
 
 def _point(nbytes: int, row: Row, ours: Any, options: Options, place: tuple[int, int, str]) -> Point:

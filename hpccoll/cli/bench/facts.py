@@ -71,7 +71,7 @@ def gather_facts(world: MPI.Intracomm, comm: Any, kind: Cpu, max_bytes: int) -> 
     return RunFacts(
         version=__version__,
         mpi4py=mpi4py.__version__,
-        mpi_library=_mpi_library(),
+        mpi_library=mpi_library(),
         layout=str(machine.layout),
         node_count=machine.node_count,
         max_bytes=min(max_bytes, int(room * _MEMORY_SHARE) // _BUFFERS),
@@ -81,6 +81,7 @@ def gather_facts(world: MPI.Intracomm, comm: Any, kind: Cpu, max_bytes: int) -> 
     )
 
 
-def _mpi_library() -> str:
+def mpi_library() -> str:
+    """MPI's name and version, such as "MPICH 5.0.2"."""
     name, version = MPI.get_vendor()
     return f"{name} {'.'.join(str(part) for part in version)}"
