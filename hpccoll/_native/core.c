@@ -14,7 +14,6 @@
 #include "module.h"
 #include "wait.h"
 
-#include <sched.h>
 
 /* Reading the clock costs more than a turn, so a spin does it rarely. */
 #define TURNS_PER_CLOCK 16
@@ -190,11 +189,10 @@ yield_until(const Row *row, Py_ssize_t *at, double deadline)
     double signals_due = now_s() + SIGNAL_PERIOD_S;
     for (;;) {
         int raised = 0;
-        double now;
+        double now = now_s();
         Py_BEGIN_ALLOW_THREADS
         do {
-            sched_yield();
-            now = now_s();
+            now = give_core(now);
             *at = first_below(row, *at); /* after the clock: a late look still counts */
         } while (*at >= 0 && now < deadline && now < signals_due);
         Py_END_ALLOW_THREADS

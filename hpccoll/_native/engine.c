@@ -2,28 +2,26 @@
 
 #include "engine.h"
 
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define SLEEP_NS 50000
-/* MPI gets a turn so seldom when none of its messages is waited for, and none before so many seconds without a move:
- * some take longer for it than a block through shared memory does. */
-#define TURNS_PER_PROGRESS 16
-#define IDLE_S 20e-6
 
 /* Waiting */
 
-static void
-rest(const Patience *patience, double idle_s)
+/* True when so much time has passed that MPI should have a turn. */
+static int
+rest(const Patience *patience, double now, double idle_s)
 {
     const struct timespec nap = {0, SLEEP_NS};
-    if (idle_s < patience->spin_s)
+    if (idle_s < patience->spin_s) {
         cpu_pause();
-    else if (idle_s < patience->spin_s + patience->yield_s)
-        sched_yield();
-    else
-        nanosleep(&nap, NULL);
+        return 0;
+    }
+    if (idle_s < patience->spin_s + patience->yield_s)
+        return give_core(now) - now > IDLE_S;
+    nanosleep(&nap, NULL);
+    return 1;
 }
 
 static int
@@ -83,6 +81,7 @@ static End
 run_until(Execution *const *all, Py_ssize_t count, double until, const Patience *patience, Bell *bell)
 {
     double moved_at = last_move(all, count);
+    int rested = 0;
     for (unsigned turn = 1;; ++turn) {
         int moved = a_pass_of_each(all, count);
         if (one_is_over(all, count))
@@ -90,14 +89,13 @@ run_until(Execution *const *all, Py_ssize_t count, double until, const Patience 
         if (has_rung(bell))
             return RUNG;
         double now = now_s();
-        if (turn % TURNS_PER_PROGRESS == 0 && now - moved_at > IDLE_S)
+        if ((rested || turn % TURNS_PER_PROGRESS == 0) && now - moved_at > IDLE_S)
             progress(all, count);
         if (now >= until)
             return LATE;
         if (moved)
             moved_at = now;
-        else
-            rest(patience, now - moved_at);
+        rested = !moved && rest(patience, now, now - moved_at);
     }
 }
 

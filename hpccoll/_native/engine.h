@@ -6,6 +6,10 @@
 #include "execution.h"
 
 #define YIELD_S 20e-3 /* as in runtime/wait.py */
+/* MPI gets a turn so seldom when none of its messages is waited for, and none before so many seconds without a move:
+ * some take longer for it than a block through shared memory does. */
+#define TURNS_PER_PROGRESS 16
+#define IDLE_S 20e-6
 
 /* The seconds an idle thread keeps its core, then those it gives it away at every turn; then it sleeps. */
 typedef struct {

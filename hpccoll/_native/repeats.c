@@ -14,7 +14,6 @@
 #include "repeats.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
@@ -84,10 +83,10 @@ wait_for_words(const Repeats *self, word_t *words, int64_t count, int64_t stride
     }
     Py_BEGIN_ALLOW_THREADS
     for (unsigned turn = 1; at >= 0 && now < deadline; ++turn) {
-        sched_yield();
-        if (turn % TURNS_PER_PROGRESS == 0)
+        double before = now;
+        now = give_core(now);
+        if (turn % TURNS_PER_PROGRESS == 0 || now - before > IDLE_S)
             network_progress(self->network);
-        now = now_s();
         at = first_word_below(words, count, stride, wanted, at);
     }
     Py_END_ALLOW_THREADS

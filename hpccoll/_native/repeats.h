@@ -20,7 +20,6 @@
 #define WAYS 4
 #define FINGERPRINT_BYTES 48
 #define ARRIVALS_PER_CALL 2
-#define TURNS_PER_PROGRESS 16
 #define MOST_STARTED 64 /* that are not over */
 #define STARTED_BYTES 262144 /* of both arguments: what is more is Python's, whose worker moves it without the GIL */
 

@@ -3,7 +3,6 @@
 #include "spread.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <string.h>
 
 char *
@@ -146,9 +145,7 @@ spread_run(Spread *self, double seconds, double spin_s)
     double now = now_s(), spin_end = now + spin_s, end = now + seconds;
     int over;
     while (!(over = spread_pass(self)) && now < end) {
-        if (now >= spin_end)
-            sched_yield();
-        now = now_s();
+        now = now < spin_end ? now_s() : give_core(now);
     }
     return over;
 }

@@ -12,7 +12,6 @@
 
 #include "repeats.h"
 
-#include <sched.h>
 #include <structmember.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -361,7 +360,7 @@ Repeats_take_over(Repeats *self, PyObject *unused)
     }
     while (self->moving) {
         Py_BEGIN_ALLOW_THREADS
-        sched_yield();
+        give_core(now_s());
         Py_END_ALLOW_THREADS
     }
     if (queued(self) > 0 && first_of(self)->spread != NULL)

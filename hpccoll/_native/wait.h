@@ -35,6 +35,11 @@ now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Gives the core to others, and returns the time afterwards.  `now` is the time before.  A yield that took long shows
+ * that others compute there.  A kernel may then give the core away for a whole slice of theirs at every yield (Linux
+ * 6.18: 3 ms), while who has slept is soon let in: for a while naps of 20 us take the place of yields. */
+double give_core(double now);
+
 /* What was written before a word was stored is there for whoever loads it afterwards, on weakly ordered machines too. */
 static inline void
 store_word(word_t *at, uint64_t value)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from hpccoll import _native
+from hpccoll.cores import give_core
 from hpccoll.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ class WindowFlags(Flags):
         spin_end, deadline = now + self._spin_s, now + timeout_s
         while below >= 0 and now < deadline:
             if now >= spin_end:
-                os.sched_yield()
+                give_core()
             now = time.monotonic()
             below = _first_below(row, value)  # after the clock: a late look still counts
         self._fence()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
+
+from hpccoll.cores import give_core
 
 # What a generator yields: a wait that `drive` may do instead of asking again (wait(seconds) returns early
 # when it is over), MOVED when something was completed since, or None.
@@ -44,6 +45,7 @@ def drive(
     """
     aborted()  # what others gave up while this rank was elsewhere is not to be completed
     turns = 0
+    pressing = False  # a turn for MPI
     now = began = time.monotonic()
     while True:
         try:
@@ -52,7 +54,8 @@ def drive(
             result: T = end.value
             return result
         turns += 1
-        if turns % 16 == 0 or hint is not None:
+        if pressing or turns % 16 == 0 or hint is not None:
+            pressing = False
             now = time.monotonic()
             aborted()
             progress()
@@ -66,4 +69,4 @@ def drive(
         elif hint is not None:
             hint(HINT_S)
         elif now - began >= spin_s:
-            os.sched_yield()
+            pressing = give_core()

@@ -11,7 +11,6 @@ The first step is a roll call, because only point-to-point messages can tell who
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from hpccoll.cores import give_core
 from hpccoll.errors import CollectiveTimeoutError, ResourceError
 from hpccoll.topology.notation import format_ranks
 
@@ -157,7 +157,7 @@ def _poll(done: Callable[[], object], deadline: float) -> bool:
     while not done():
         if time.monotonic() > deadline:
             return False
-        os.sched_yield()
+        give_core()
     return True
 
 
