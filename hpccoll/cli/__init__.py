@@ -8,9 +8,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from hpccoll.cli import version
 from hpccoll.errors import HpccollError, UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 COMMANDS = ("bench", "doctor", "layout", "plan", "scale", "selftest", "topo", "trace", "tune")
 GOOD, WRONG, MISUSE = 0, 1, 2
@@ -42,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads on, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GOOD
-    except UsageError as error:
-        print(f"hpccoll {args.command}: {error}", file=sys.stderr)
+    except UsageError as error:  # raised on all ranks alike
+        if _speaks():
+            print(f"hpccoll {args.command}: {error}", file=sys.stderr, flush=True)
         return MISUSE
     except HpccollError as error:
         print(f"hpccoll {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -54,10 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return WRONG
 
 
+def _speaks() -> bool:
+    """Whether this process tells what all know: rank 0, or one without MPI."""
+    world = _world()
+    return world is None or world.rank == 0
+
+
 def _end_job() -> None:
     """End all ranks of a job of several: who failed unforeseen does not come to where the others wait."""
-    if "mpi4py.MPI" in sys.modules:
-        from mpi4py import MPI
+    world = _world()
+    if world is not None and world.size > 1:
+        world.Abort(WRONG)
 
-        if MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
-            MPI.COMM_WORLD.Abort(WRONG)
+
+def _world() -> MPI.Intracomm | None:
+    if "mpi4py.MPI" not in sys.modules:
+        return None
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD if MPI.Is_initialized() and not MPI.Is_finalized() else None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpccoll.cli import MISUSE
+from hpccoll.cli.output import JSON_HELP, STANDARD_OUTPUT, by_rank_0, check_writable, write_json
 from hpccoll.errors import HpccollError
 
 if TYPE_CHECKING:
@@ -32,9 +30,7 @@ SELFTEST_BYTES = 64 << 10
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `hpccoll doctor`."""
-    parser.add_argument(
-        "--json", metavar="FILE", help='write it to FILE as JSON; "-": to standard output alone'
-    )
+    parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
     parser.add_argument(
         "--no-measure", action="store_true", help="do not send anything: no rates, no self-test"
     )
@@ -47,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every rank calls it; rank 0 prints.  Returns 0; 1 when anything is wrong; 2 for misuse."""
+    """Every rank calls it; rank 0 prints.  Returns 0; 1 when anything is wrong.  UsageError for misuse."""
     if args.root is not None:
         from hpccoll.topology.hardware.detect import survey_below
 
@@ -65,6 +61,7 @@ def _live(args: argparse.Namespace) -> int:
     from hpccoll.doctor.finding import judge
 
     world = MPI.COMM_WORLD
+    check_writable(world, args.json)
     library = MPI.Get_library_version().partition("\n")[0]
     started = judge("processes", placement.processes(os.environ, world.size, library), f"{world.size} ranks")
     try:
@@ -79,19 +76,20 @@ def _live(args: argparse.Namespace) -> int:
             raise
         print(f"hpccoll doctor: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    if survey is None:
-        return int(world.bcast(None))
-    real = machine.hosts_layout
-    verdicts = (
-        started,
-        judge("nodes", placement.nodes(machine), f"all sources find {real.describe()}"),
-        judge("placement", placement.placement(machine), "hosts hold as many ranks each, in order"),
-        *of_survey(survey),
-        *measured,
-    )
-    status = _show(args, f"{world.size} ranks: {real.describe()}", verdicts)
-    world.bcast(status)
-    return status
+
+    def show() -> int:
+        assert survey is not None  # on rank 0 it is there
+        real = machine.hosts_layout
+        verdicts = (
+            started,
+            judge("nodes", placement.nodes(machine), f"all sources find {real.describe()}"),
+            judge("placement", placement.placement(machine), "hosts hold as many ranks each, in order"),
+            *of_survey(survey),
+            *measured,
+        )
+        return _show(args, f"{world.size} ranks: {real.describe()}", verdicts)
+
+    return by_rank_0(world, show)
 
 
 def of_survey(survey: Survey) -> tuple[Verdict, ...]:
@@ -185,17 +183,10 @@ def _show(args: argparse.Namespace, title: str, verdicts: Sequence[Verdict]) -> 
             for one in verdicts
         ],
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    if args.json == "-":
-        print(text, flush=True)
-        return status
-    print(report(title, verdicts), flush=True)  # srun may end this process as soon as another one ends
+    if args.json != STANDARD_OUTPUT:
+        print(report(title, verdicts), flush=True)  # srun may end this process as soon as another one ends
     if args.json is not None:
-        try:
-            Path(args.json).write_text(text + "\n", encoding="utf-8")
-        except OSError as error:  # said here, since other ranks wait for the status
-            print(f"hpccoll doctor: cannot write {args.json}: {error.strerror}", file=sys.stderr)
-            return MISUSE
+        write_json(args.json, document)
     return status
 
 

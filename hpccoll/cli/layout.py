@@ -6,12 +6,11 @@ Needs no MPI and no GPU: all is computed, by the formulas of `hpccoll.parallel.p
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from typing import Any
 
-from hpccoll.cli.output import write_text
+from hpccoll.cli.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hpccoll.errors import UsageError
 from hpccoll.parallel.dimensions import settle
 from hpccoll.parallel.gpus import GPUS, Gpu, machine_with_gpus
@@ -22,7 +21,6 @@ from hpccoll.plans.machines import Machine
 from hpccoll.plans.text import bytes_text, time_text
 from hpccoll.topology.layout import Layout
 
-STANDARD_OUTPUT = "-"
 NAME = "layout"
 HELP = "what data, tensor and pipeline parallelism of a model cost on a machine; needs no MPI"
 
@@ -56,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="part of the GPU's operations that a stage reaches while it computes (default: 0.5)",
     )
-    add("--json", metavar="FILE", help='write it to FILE as JSON; "-": to standard output alone')
+    add("--json", metavar="FILE", help=JSON_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,11 +69,7 @@ def run(args: argparse.Namespace) -> int:
     priced = price_choice(choice, model, layout, links, rate)
     others = [price_choice(one, model, layout, links, rate) for one in neighbours(choice, model)]
     if args.json is not None:
-        document = json.dumps(_as_dict(priced, others, model, machine, gpu), indent=2) + "\n"
-        if args.json == STANDARD_OUTPUT:
-            sys.stdout.write(document)
-        else:
-            write_text(args.json, document)
+        write_json(args.json, _as_dict(priced, others, model, machine, gpu))
     if args.json != STANDARD_OUTPUT:
         print("\n\n".join(_report(priced, others, model, machine, gpu)))
     if not _fits(priced, gpu):

@@ -1,15 +1,61 @@
-"""What commands write besides the table."""
+"""What commands write besides the table: JSON and pictures, by rank 0, with the same end on all ranks."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hpccoll import files
 from hpccoll.errors import UsageError
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-def write_text(path: str, text: str) -> None:
-    """Write a file.  Raises: UsageError, saying which and why, where that cannot be."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+STANDARD_OUTPUT = "-"
+JSON_HELP = 'write it to FILE as JSON; "-": to standard output alone'
+
+_T = TypeVar("_T")
+
+
+def json_text(document: object) -> str:
+    """A document as JSON, in ASCII: so it is the same in every locale, whatever a host is called."""
+    return json.dumps(document, indent=2) + "\n"
+
+
+def write_json(path: str, document: object) -> None:
+    """Write a document to a file, or to standard output.  Raises: UsageError, as `files.write_text`."""
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(json_text(document))
+        sys.stdout.flush()  # srun may end this process as soon as another one ends
+    else:
+        files.write_text(path, json_text(document))
+
+
+def check_writable(world: MPI.Intracomm, *paths: str | None) -> None:
+    """Raises UsageError on all ranks when rank 0 cannot write one of the files.  Collective."""
+
+    def check() -> None:
+        for path in paths:
+            if path is not None and path != STANDARD_OUTPUT:
+                files.check_writable(path)
+
+    by_rank_0(world, check)
+
+
+def by_rank_0(world: MPI.Intracomm, action: Callable[[], _T]) -> _T:
+    """Let rank 0 do something; all get what it returned.  Collective.
+
+    Raises: UsageError on all ranks, where the action raised it.
+    """
+    told: tuple[Any, str | None] = None, None
+    if world.rank == 0:
+        try:
+            told = action(), None
+        except UsageError as error:
+            told = None, str(error)
+    found, why = world.bcast(told)
+    if why is not None:
+        raise UsageError(why)
+    return found  # type: ignore[no-any-return]

@@ -7,14 +7,12 @@ Needs no MPI and no cluster: selection is a function of the arguments and the HP
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
-from hpccoll.cli.output import write_text
+from hpccoll.cli.output import JSON_HELP, STANDARD_OUTPUT, write_json
 from hpccoll.cli.plan_case import Case, case_of
-from hpccoll.errors import UsageError
+from hpccoll.files import write_text
 from hpccoll.plans.catalogue import RECIPES
 from hpccoll.plans.collective import BLOCKED, ROOTED
 from hpccoll.plans.cost import LEVELS
@@ -29,7 +27,6 @@ from hpccoll.plans.text import bytes_text, operation_text, time_text
 
 NAME = "plan"
 HELP = "which plan a collective takes on a layout, what it costs, and its steps; needs no MPI"
-STANDARD_OUTPUT = "-"
 _ROOTED = [name for name in RECIPES if name in ROOTED]
 
 
@@ -69,27 +66,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rank", metavar="R", type=int, help="also list the operations of rank R")
     parser.add_argument("--svg", metavar="FILE", help="draw the plan to FILE")
-    parser.add_argument(
-        "--json", metavar="FILE", help='write it to FILE as JSON; "-": to standard output alone'
-    )
+    parser.add_argument("--json", metavar="FILE", help=JSON_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the choice.  Returns the exit status: 0 good, 2 misuse."""
-    try:
-        case = case_of(args)
-        if args.svg is not None:
-            write_text(args.svg, draw_svg(case.plan, case.itemsize, case.machine.links))
-        if args.json is not None:
-            document = json.dumps(_as_dict(case), indent=2) + "\n"
-            if args.json == STANDARD_OUTPUT:
-                sys.stdout.write(document)
-                return 0
-            write_text(args.json, document)
-    except UsageError as error:
-        print(f"hpccoll plan: {error}", file=sys.stderr)
-        return 2
-    print(_report(case))
+    """Print the choice.  Returns the exit status 0.  UsageError for misuse."""
+    case = case_of(args)
+    if args.svg is not None:
+        write_text(args.svg, draw_svg(case.plan, case.itemsize, case.machine.links))
+    if args.json is not None:
+        write_json(args.json, _as_dict(case))
+    if args.json != STANDARD_OUTPUT:
+        print(_report(case))
     return 0
 
 

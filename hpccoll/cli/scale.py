@@ -126,7 +126,7 @@ def _measured(args: argparse.Namespace, options: Options) -> int:
     from mpi4py import MPI
 
     import hpccoll
-    from hpccoll.cli.bench.sweep import check_writable
+    from hpccoll.cli.output import check_writable
     from hpccoll.scaling.measure import measure
 
     world = MPI.COMM_WORLD

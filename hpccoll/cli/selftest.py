@@ -67,10 +67,8 @@ def run(args: argparse.Namespace) -> int:
             plans = [kind.algorithms(comm, name) for name in ("alltoall", "allreduce")]
             said = comm.machine.layout, kind.processor, kind.notes(comm)
             kind.close()
-    except UsageError as error:
-        if world.rank == 0:
-            print(f"hpccoll selftest: {error}", file=sys.stderr)
-        return 2
+    except UsageError:
+        raise
     except HpccollError as error:
         print(f"hpccoll selftest: rank {world.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpccoll.cli.output import JSON_HELP, STANDARD_OUTPUT, by_rank_0, check_writable, write_json
 from hpccoll.errors import UsageError
+from hpccoll.files import write_text
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -32,9 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help='virtual nodes, such as "3+1" or "cyclic:2+2" (default: HPCCOLL_LAYOUT)',
     )
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--json", metavar="FILE", help='write it to FILE as JSON; "-": to standard output alone'
-    )
+    instead.add_argument("--json", metavar="FILE", help=JSON_HELP)
     instead.add_argument(
         "--types", action="store_true", help="print instead which operators take which element types"
     )
@@ -52,12 +50,15 @@ def run(args: argparse.Namespace) -> int:
     """Every rank calls it; rank 0 prints.
 
     Returns:
-        The exit status: 0; 1 where the machine is not what was asked for, or a rank is missing; 2 where
-        the layout or the root is wrong or a file cannot be written.
+        The exit status: 0; 1 where the machine is not what was asked for, or a rank is missing.
+
+    Raises:
+        UsageError: the layout or the root is wrong, or a file cannot be written.
 
     """
     if args.root is not None:
-        return _saved(args)
+        _saved(args)
+        return 0
     from mpi4py import MPI
 
     import hpccoll
@@ -70,27 +71,33 @@ def run(args: argparse.Namespace) -> int:
         if world.rank == 0:
             print(types.text())
         return 0
+    check_writable(world, args.json, args.svg)
     try:
         with hpccoll.Communicator(world, **options) as comm:
             machine, limit_s = comm.machine, comm.config.init_timeout_s
         survey = survey_of(world, machine, limit_s)
-    except hpccoll.HpccollError as error:
+    except hpccoll.UsageError:
+        raise
+    except hpccoll.HpccollError as error:  # the same on all ranks
         if world.rank == 0:
             print(f"hpccoll topo: {error}", file=sys.stderr)
-        return 2 if isinstance(error, hpccoll.UsageError) else 1
-    if survey is None:
-        return 0
-    return _show(
-        args, format_tree(machine, ranks=args.ranks), machine_as_dict(machine), survey, machine.layout
-    )
+        return 1
+
+    def show() -> None:
+        assert survey is not None  # on rank 0 it is there
+        tree = format_tree(machine, ranks=args.ranks)
+        _show(args, tree, machine_as_dict(machine), survey, machine.layout)
+
+    by_rank_0(world, show)
+    return 0
 
 
-def _saved(args: argparse.Namespace) -> int:
+def _saved(args: argparse.Namespace) -> None:
     from hpccoll.topology.hardware.detect import survey_below
 
     if args.layout is not None or args.types:
         raise UsageError("--root goes without --layout and --types: it describes hosts, not this run")
-    return _show(args, "", {}, survey_below(args.root), None)
+    _show(args, "", {}, survey_below(args.root), None)
 
 
 def survey_of(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey | None:
@@ -126,21 +133,18 @@ def _process(machine: Machine) -> Process:
 
 def _show(
     args: argparse.Namespace, tree: str, document: dict[str, Any], survey: Survey, layout: Layout | None
-) -> int:
+) -> None:
     from hpccoll.topology.hardware.document import survey_as_dict
     from hpccoll.topology.hardware.picture import draw_survey
     from hpccoll.topology.hardware.text import format_survey
 
-    status = 0
+    if args.json != STANDARD_OUTPUT:
+        sections = [tree, format_survey(survey, detail=args.ranks), *_joined(survey, layout)]
+        print("\n\n".join(filter(None, sections)), flush=True)
     if args.svg is not None:
-        status = _write(args.svg, draw_survey(survey))
-    text = json.dumps({**document, "hardware": survey_as_dict(survey)}, indent=2, ensure_ascii=False)
-    if args.json == "-":
-        print(text)
-        return status
-    sections = [tree, format_survey(survey, detail=args.ranks), *_joined(survey, layout)]
-    print("\n\n".join(filter(None, sections)))
-    return status if args.json is None else status or _write(args.json, text + "\n")
+        write_text(args.svg, draw_survey(survey))
+    if args.json is not None:
+        write_json(args.json, {**document, "hardware": survey_as_dict(survey)})
 
 
 def _joined(survey: Survey, layout: Layout | None) -> list[str]:
@@ -152,12 +156,3 @@ def _joined(survey: Survey, layout: Layout | None) -> list[str]:
         return []
     groups = " ".join(f"({' '.join(map(str, group))})" for group in joined.domains[:8])
     return [f"NVLink joins the GPUs of other ranks than the nodes do: {groups}"]
-
-
-def _write(path: str, document: str) -> int:
-    try:
-        Path(path).write_text(document, encoding="utf-8")
-    except OSError as error:
-        print(f"hpccoll topo: cannot write {path}: {error.strerror}", file=sys.stderr)
-        return 2
-    return 0

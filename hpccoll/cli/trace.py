@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpccoll.cli.output import STANDARD_OUTPUT, write_json
 from hpccoll.errors import UsageError
+from hpccoll.files import write_text
 
 if TYPE_CHECKING:
     from hpccoll.observe.reading import Call, RankTrace
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json",
         nargs="?",
-        const="-",
+        const=STANDARD_OUTPUT,
         metavar="FILE",
         help="write all as JSON; without FILE to standard output alone",
     )
@@ -62,22 +62,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{directory}: {error.strerror}") from error
     jobs = judge(traces, time.time_ns(), args.stuck_after_s)
     if args.html is not None:
-        _write(args.html, page(jobs))
-    document = json.dumps(_as_dict(jobs, problems), indent=2)
-    if args.json == "-":
-        print(document)
-    else:
-        if args.json is not None:
-            _write(args.json, document + "\n")
+        write_text(args.html, page(jobs))
+    if args.json is not None:
+        write_json(args.json, _as_dict(jobs, problems))
+    if args.json != STANDARD_OUTPUT:
         print(_as_text(directory, jobs, problems))
     return int(any(one.wrong for _, findings in jobs for one in findings))
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _as_text(directory: str, jobs: Sequence[tuple[Job, Sequence[Finding]]], problems: Sequence[str]) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll import files
 from hpccoll.config import Config
 from hpccoll.errors import UsageError
 from hpccoll.plans.measured import Measured
@@ -53,28 +52,19 @@ def path_for(fingerprint: Fingerprint, setting: str, environ: Mapping[str, str])
 
 def check_writable(path: Path) -> None:
     """Make the directory; raises UsageError where the table could not be written in it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    _make_directory(path)
+    files.check_writable(path)
 
 
 def write(table: Table, path: Path) -> None:
     """Put the table there, as a whole or not at all.  Raises: UsageError."""
+    _make_directory(path)
+    files.write_text(path, to_toml(table))
+
+
+def _make_directory(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(to_toml(table))
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 

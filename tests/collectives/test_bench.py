@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll import cli
 from hpccoll.cli import bench
 from hpccoll.cli.bench.operations import OPERATIONS
 from hpccoll.cli.bench.options import Options, read
@@ -43,9 +44,7 @@ class Run:
 @pytest.fixture
 def measured(capsys: pytest.CaptureFixture[str]) -> Any:
     def measure(arguments: str) -> Run:
-        parser = argparse.ArgumentParser()
-        bench.configure(parser)
-        status = bench.run(parser.parse_args(arguments.split()))
+        status = cli.main(["bench", *arguments.split()])
         return Run(status, *capsys.readouterr())
 
     return measure

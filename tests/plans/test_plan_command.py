@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpccoll.cli import plan as command
+from hpccoll import cli
 from hpccoll.cli.sizes import format_bytes, parse_bytes
 from hpccoll.errors import UsageError
 from tests.support.launch import REPOSITORY
@@ -24,9 +23,7 @@ def default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def status(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="hpccoll plan")
-    command.configure(parser)
-    return command.run(parser.parse_args(list(arguments)))
+    return cli.main(["plan", *arguments])
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

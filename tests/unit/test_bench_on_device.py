@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from mpi4py import MPI
 
-from hpccoll.cli import bench
+from hpccoll import cli
 from hpccoll.cli.bench import kinds
 from hpccoll.cli.bench.on_device.contenders import OVER_HOST, OnDevice, addresses
 from hpccoll.cli.bench.on_device.packages import lacking
@@ -56,9 +55,7 @@ def test_missing_packages_are_named(missing: set[str], redops: tuple[str, ...], 
 
 
 def measured(arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    bench.configure(parser)
-    return bench.run(parser.parse_args(arguments.split()))
+    return cli.main(["bench", *arguments.split()])
 
 
 def test_without_packages_it_is_misuse_and_says_what_to_do(

@@ -18,6 +18,7 @@ from hpccoll.cli.bench.report import document
 from hpccoll.cli.bench.results import Case, Crossing, Half, Outcome, Price, Row, priced
 from hpccoll.cli.bench.table import column_lines, footer_lines, number, row_line, title_lines
 from hpccoll.cli.bench.timing import spread_of, time_block
+from hpccoll.cli.output import json_text
 
 NOW = "2030-01-02 03:04:05"
 
@@ -257,8 +258,9 @@ def test_the_bandwidth_asked_for_is_met_at_nine_tenths(wanted: str, verdict: str
 
 def written(result: Outcome, chosen: Options) -> Any:
     environ = {"HPCCOLL_LAYOUT": "2+2", "GITHUB_TOKEN": "secret", "HOME": "/root"}
+    args = ["hpccoll", "bench"]
     return json.loads(
-        document(result, chosen, FACTS, args=["hpccoll", "bench"], environ=environ, times=(NOW, NOW))
+        json_text(document(result, chosen, FACTS, args=args, environ=environ, times=(NOW, NOW)))
     )
 
 
@@ -378,8 +380,7 @@ def test_a_table_of_device_arrays() -> None:
 def test_json_of_device_arrays(processor: str) -> None:
     ranks = tuple(replace(one, device=3, address="0000:0a:00.0", processor=processor) for one in FACTS.ranks)
     facts = replace(FACTS, ranks=ranks, nccl_version=23203, notes=("a note",))
-    text = document(outcome(), options("--device cuda"), facts, args=(), environ={}, times=("a", "b"))
-    found = json.loads(text)
+    found = document(outcome(), options("--device cuda"), facts, args=(), environ={}, times=("a", "b"))
     assert (found["device"], found["nccl_version"], found["notes"]) == ("cuda", 23203, ["a note"])
     assert found["stand_in"] is ("stand-in" in processor)
     assert found["config"]["ngpus"] == 1

@@ -8,7 +8,6 @@ Of our own: `hpccoll_version`, `mpi_library`, `mpi4py_version`, `layout`, `devic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -31,10 +30,10 @@ def document(
     args: Sequence[str],
     environ: Mapping[str, str],
     times: tuple[str, str],
-) -> str:
-    """The text of the JSON file; `times` are start and end."""
+) -> dict[str, Any]:
+    """What the JSON file says; `times` are start and end."""
     wanted = options.min_bandwidth
-    contents = {
+    return {
         "version": VERSION,
         "start_time": times[0],
         "args": list(args),
@@ -60,7 +59,6 @@ def document(
         "errors": outcome.errors,
         "end_time": times[1],
     }
-    return json.dumps(contents, indent=1)
 
 
 def _choice(one: Judged) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import resource
 import time
 from collections.abc import Iterable, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any, TextIO
 
 from mpi4py import MPI
@@ -29,6 +28,7 @@ from hpccoll.cli.bench.table import (
     row_line,
     title_lines,
 )
+from hpccoll.cli.output import write_json
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.ops.table import arithmetic
 from hpccoll.ops.table import operator_of as table_row
@@ -167,10 +167,11 @@ class Sweep:
         status = 0 if good else 1
         if options.json is not None and self._facts is not None and self._world.rank == 0:
             times = (self._begin, _now())
-            text = document(outcome, options, self._facts, args=args, environ=os.environ, times=times)
-            why = _write(options.json, text)
-            if why:
-                self._say([f"# error: {why}"])
+            found = document(outcome, options, self._facts, args=args, environ=os.environ, times=times)
+            try:
+                write_json(options.json, found)
+            except UsageError as error:
+                self._say([f"# error: {error}"])
                 status = 2
         if outcome.errors:
             _end_together(self._world)
@@ -216,29 +217,6 @@ def _pairs(options: Options) -> list[tuple[str, str | None]]:
     if not found:
         raise UsageError(why)
     return found
-
-
-def check_writable(world: MPI.Intracomm, path: str | None) -> None:
-    """Raises UsageError on all ranks when rank 0 cannot write the JSON file.  Collective."""
-    writable = True
-    if world.rank == 0 and path not in (None, "-"):
-        file = Path(str(path))
-        folder_suffices = not file.exists() and file.parent.is_dir()
-        writable = not file.is_dir() and os.access(file.parent if folder_suffices else file, os.W_OK)
-    if not world.bcast(writable):
-        raise UsageError(f"--json: cannot write {path}")
-
-
-def _write(path: str, text: str) -> str:
-    """Write the JSON text; why it could not, or "" if it could."""
-    if path == "-":
-        print(text, flush=True)
-        return ""
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        return f"cannot write {path}: {error.strerror}"
-    return ""
 
 
 def _check_algorithm(comm: Any, kind: Cpu, options: Options) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpccoll.errors import UsageError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from hpccoll.cli.output import check_writable
 
 NAME = "tune"
 HELP = "measure the links and every plan at many sizes, and keep it in a table by which plans are then chosen"
@@ -48,26 +45,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Every rank calls it; rank 0 prints and writes.
 
-    Returns the exit status, the same on every rank: 0; 1 when a plan gave a wrong result; 2 for misuse.
+    Returns the exit status, the same on every rank: 0; 1 when a plan gave a wrong result.
+    UsageError on all ranks for misuse.
     """
     from mpi4py import MPI
 
-    world = MPI.COMM_WORLD
-    try:
-        return _tune(world, args)
-    except UsageError as error:
-        if world.rank == 0:
-            print(f"hpccoll tune: {error}", file=sys.stderr, flush=True)
-        return 2
-
-
-def _tune(world: MPI.Intracomm, args: argparse.Namespace) -> int:
     import hpccoll
     from hpccoll.cli.bench.kinds import open_kind
-    from hpccoll.cli.bench.sweep import check_writable
     from hpccoll.cli.tune.options import read
     from hpccoll.cli.tune.sweep import Sweep
 
+    world = MPI.COMM_WORLD
     options = read(args)
     check_writable(world, options.json)
     settings: dict[str, Any] = {"layout": options.layout, "timeout_s": options.timeout_s, **PLAIN}

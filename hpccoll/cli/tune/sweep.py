@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -23,6 +22,7 @@ from hpccoll.cli.bench.modes import Mode
 from hpccoll.cli.bench.operations import OPERATIONS
 from hpccoll.cli.bench.results import Case
 from hpccoll.cli.bench.timing import Pace
+from hpccoll.cli.output import by_rank_0, write_json
 from hpccoll.cli.tune.options import Options
 from hpccoll.cli.tune.progress import Progress, time_left
 from hpccoll.config import load
@@ -99,17 +99,7 @@ class Sweep:
 
     def _opened(self, fingerprint: Fingerprint) -> tuple[Path, Table | None]:
         """Where the table goes, and what is there of the same machine.  Collective."""
-        told: tuple[str, Table | None, str] = "", None, ""
-        if self._world.rank == 0:
-            try:
-                path, before = self._look(fingerprint)
-                told = str(path), before, ""
-            except UsageError as error:
-                told = "", None, str(error)
-        path_text, before, why = self._world.bcast(told)
-        if why:
-            raise UsageError(why)
-        return Path(path_text), before
+        return by_rank_0(self._world, lambda: self._look(fingerprint))
 
     def _look(self, fingerprint: Fingerprint) -> tuple[Path, Table | None]:
         path = place.path_for(fingerprint, self._options.output or load().tuning, os.environ)
@@ -131,24 +121,12 @@ class Sweep:
         return path, found
 
     def _write(self, table: Table, before: Table | None, path: Path) -> None:
-        why = ""
-        if self._world.rank == 0:
-            try:
-                place.write(table if before is None else before.updated(table), path)
-            except UsageError as error:
-                why = str(error)
-        why = self._world.bcast(why)
-        if why:
-            raise UsageError(why)
+        whole = table if before is None else before.updated(table)
+        by_rank_0(self._world, lambda: place.write(whole, path))
 
     def _write_json(self, table: Table) -> None:
-        if self._world.rank != 0 or self._options.json is None:
-            return
-        text = json.dumps(asdict(table), indent=1)
-        if self._options.json == "-":
-            print(text, flush=True)
-        else:
-            Path(self._options.json).write_text(text + "\n", encoding="utf-8")
+        if (path := self._options.json) is not None:
+            by_rank_0(self._world, lambda: write_json(path, asdict(table)))
 
     def _device_facts(self) -> DeviceFacts | None:
         if not self._options.on_device:

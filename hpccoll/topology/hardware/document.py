@@ -14,10 +14,10 @@ import types
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hpccoll.errors import UsageError
+from hpccoll.files import write_text
 from hpccoll.topology.hardware.model import Host, Process
 
 SCHEMA = 1
@@ -86,10 +86,8 @@ def survey_as_dict(survey: Survey) -> dict[str, Any]:
 
 
 def save(survey: Survey, path: str | os.PathLike[str]) -> None:
-    """Write a survey to a file.  Raises: OSError."""
-    Path(path).write_text(
-        json.dumps(survey_as_dict(survey), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    """Write a survey to a file.  Raises: UsageError."""
+    write_text(path, json.dumps(survey_as_dict(survey), indent=2) + "\n")
 
 
 def load(path: str | os.PathLike[str]) -> Survey:
