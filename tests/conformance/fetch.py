@@ -11,7 +11,7 @@ from tests.support import packages
 from tests.support.launch import REPOSITORY
 from tests.support.packages import Source, UnavailableError, required
 
-__all__ = ["FOLDER", "UnavailableError", "mpi4py_tests", "pylops_mpi", "required", "unpacked"]
+__all__ = ["FOLDER", "UnavailableError", "mpi4py_tests", "mpipartition", "pylops_mpi", "required", "unpacked"]
 
 FOLDER = REPOSITORY / "build" / "conformance"
 
@@ -36,6 +36,11 @@ PYPROXIMAL = Source(
     "pyproximal-0.12.0-py3-none-any.whl",
     "b84ba73404c4428c64867a1b6079bb1f87718209d5f41e2eb17f71d47dcfde8f",
 )
+MPIPARTITION = Source(
+    "mpipartition==1.5.0",
+    "mpipartition-1.5.0-py3-none-any.whl",
+    "b50d834a19da7cdf8221e9aa1bb1f351fd54dba75998276864a6a133cf4510f0",
+)
 
 
 def mpi4py_tests() -> Path:
@@ -55,6 +60,14 @@ def pylops_mpi() -> tuple[Path, tuple[Path, ...]]:
     return folder / "tests", (folder, unpacked(PYLOPS), unpacked(PYPROXIMAL))
 
 
+def mpipartition() -> Path:
+    """A folder in which Python finds mpipartition.
+
+    Raises: as `unpacked`.
+    """
+    return unpacked(MPIPARTITION)
+
+
 def unpacked(source: Source) -> Path:
     """As `packages.unpacked`, kept with the others of these tests."""
     return packages.unpacked(source, FOLDER)
@@ -63,6 +76,7 @@ def unpacked(source: Source) -> Path:
 def main() -> None:
     """Fetch everything."""
     print(mpi4py_tests())
+    print(mpipartition())
     tests, paths = pylops_mpi()
     print(tests, *paths, sep="\n")
 

@@ -74,6 +74,21 @@ def test_executors_of_mpi4py() -> None:
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
 
 
+def test_executors_that_a_server_runs(tmp_path: Path) -> None:
+    """Workers that are ranks of the job have our world; those that MPI would spawn would not."""
+    script = tmp_path / "pool.py"
+    script.write_text(
+        "from mpi4py import MPI\nfrom mpi4py.futures import MPIPoolExecutor\n"
+        "def work(number): return type(MPI.COMM_WORLD).__name__, number * number\n"
+        "if __name__ == '__main__':\n"
+        "    with MPIPoolExecutor() as pool:\n"
+        "        print(sorted(pool.map(work, range(3))))\n"
+    )
+    done = ran(3, "-m", "hpccoll", "-m", "mpi4py.futures", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[('Communicator', 0), ('Communicator', 1), ('Communicator', 4)]\n"
+
+
 def test_what_was_taken_before_stays_plain() -> None:
     code = (
         "import copy, pickle\n"
