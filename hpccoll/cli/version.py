@@ -36,11 +36,13 @@ def _lines() -> Iterator[str]:
     from mpi4py import MPI
 
     from hpccoll._native import reason
+    from hpccoll.topology.gpus import driver_text
 
     yield f"hpccoll {__version__}, C extension: {reason() or 'in use'}"
     yield f"Python {platform.python_version()}, NumPy {np.__version__}"
     yield "MPI: " + " ".join(MPI.Get_library_version().splitlines()[0].strip(chr(0)).split())
     yield f"NCCL: {nccl_text() or 'not installed'}"
+    yield f"CUDA: {driver_text() or 'no driver'}"
     found = {}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hpccoll import files
 from hpccoll.errors import UsageError
 
 VERSION = 1
@@ -98,13 +99,7 @@ class Study:
 
 def write(path: Path, study: Study) -> None:
     """Write a study as JSON, complete or not at all.  Raises: UsageError where it cannot be written."""
-    text = json.dumps({"version": VERSION, **asdict(study)}, indent=1) + "\n"
-    beside = path.with_name(path.name + ".part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    files.write_text(path, json.dumps({"version": VERSION, **asdict(study)}, indent=2) + "\n")
 
 
 def read(path: Path) -> Study:

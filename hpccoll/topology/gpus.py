@@ -34,6 +34,17 @@ def visible_devices() -> tuple[str, ...]:
     return tuple(identity(ordinal) for ordinal in range(count))
 
 
+def driver_text() -> str | None:
+    """The newest CUDA that the driver runs, such as "12.8"; None without a driver or its bindings."""
+    try:
+        from cuda.bindings import driver
+
+        status, number = driver.cuDriverGetVersion()
+    except Exception:  # no package, or no driver that it could load
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}" if status == driver.CUresult.CUDA_SUCCESS else None
+
+
 def identity(ordinal: int) -> str:
     """A device's UUID, the same in all processes of a machine however devices are hidden and numbered.
 

@@ -24,7 +24,8 @@ def test_versions() -> None:
     assert f"NumPy {np.__version__}" in lines[1]
     assert MPI.Get_library_version().split()[0] in lines[2]
     assert lines[3].startswith("NCCL: ")
-    assert f"mpi4py {metadata.version('mpi4py')}" in lines[4]
+    assert lines[4].startswith("CUDA: ")
+    assert f"mpi4py {metadata.version('mpi4py')}" in lines[5]
     assert "turned off" in hpccoll_command("--version", HPCCOLL_NATIVE="0").stdout
 
 
