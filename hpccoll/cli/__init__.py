@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hpccoll.cli import version
+from hpccoll.cli.output import all_come
 from hpccoll.errors import HpccollError, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = ("bench", "doctor", "layout", "plan", "scale", "selftest", "topo", "trace", "tune")
 GOOD, WRONG, MISUSE = 0, 1, 2
+PATIENCE_S = 10.0  # for other ranks, when one finds the command wrong
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads on, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GOOD
-    except UsageError as error:  # raised on all ranks alike
-        if _speaks():
-            print(f"hpccoll {args.command}: {error}", file=sys.stderr, flush=True)
+    except UsageError as error:
+        _tell(f"hpccoll {args.command}: {error}")
         return MISUSE
     except HpccollError as error:
         print(f"hpccoll {args.command}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -59,10 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return WRONG
 
 
-def _speaks() -> bool:
-    """Whether this process tells what all know: rank 0, or one without MPI."""
+def _tell(misuse: str) -> None:
+    """What is wrong with the command, said once; who alone finds it wrong says so and ends the job."""
     world = _world()
-    return world is None or world.rank == 0
+    if world is None or world.rank == 0:
+        print(misuse, file=sys.stderr, flush=True)
+    if world is not None and not all_come(world, PATIENCE_S):
+        if world.rank:
+            print(f"rank {world.rank}: {misuse}", file=sys.stderr, flush=True)
+        world.Abort(MISUSE)
 
 
 def _end_job() -> None:

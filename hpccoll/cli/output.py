@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,14 +35,32 @@ def write_json(path: str, document: object) -> None:
 
 
 def check_writable(world: MPI.Intracomm, *paths: str | None) -> None:
-    """Raises UsageError on all ranks when rank 0 cannot write one of the files.  Collective."""
+    """Raises UsageError on all ranks when rank 0 cannot write one of the files.  Collective.
+
+    Args:
+        world: of all ranks.
+        *paths: the same on all ranks.  Without any nothing is sent: the network may be what is looked at.
+
+    """
+    named = [path for path in paths if path is not None and path != STANDARD_OUTPUT]
 
     def check() -> None:
-        for path in paths:
-            if path is not None and path != STANDARD_OUTPUT:
-                files.check_writable(path)
+        for path in named:
+            files.check_writable(path)
 
-    by_rank_0(world, check)
+    if named:
+        by_rank_0(world, check)
+
+
+def all_come(world: MPI.Intracomm, patience_s: float) -> bool:
+    """Whether all ranks come here within so many seconds.  Collective, if they do."""
+    deadline = time.monotonic() + patience_s
+    request = world.Ibarrier()
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def by_rank_0(world: MPI.Intracomm, action: Callable[[], _T]) -> _T:

@@ -30,14 +30,13 @@ def test_the_index_would_take_them(distributions: Sequence[Path], tools: Environ
     assert done.stdout.count("PASSED") == 2
 
 
-def test_the_wheel_has_the_package_and_nothing_else(distributions: Sequence[Path]) -> None:
+def test_the_wheel_has_the_package_and_nothing_else(distributions: Sequence[Path], project: Path) -> None:
     with zipfile.ZipFile(distributions[1]) as wheel:
         names = {name for name in wheel.namelist() if not name.endswith("/")}
         infos = sorted(name for name in names if ".dist-info/" in name)
         metadata = Parser().parsestr(wheel.read(f"{infos[0].partition('/')[0]}/METADATA").decode())
         entries = wheel.read(next(name for name in infos if name.endswith("entry_points.txt"))).decode()
-    package = REPOSITORY / "hpccoll"
-    sources = {str(path.relative_to(REPOSITORY)) for path in package.rglob("*.py")}
+    sources = {str(path.relative_to(project)) for path in project.joinpath("hpccoll").rglob("*.py")}
     (extension,) = (name for name in names if name.endswith(".so"))
     assert extension.startswith("hpccoll/_native/_core.")
     typed = {"hpccoll/py.typed", "hpccoll/_native/_core.pyi"}
@@ -46,15 +45,15 @@ def test_the_wheel_has_the_package_and_nothing_else(distributions: Sequence[Path
         "METADATA", "RECORD", "WHEEL", "entry_points.txt", "LICENSE", "top_level.txt"
     ]  # fmt: skip
     assert "hpccoll = hpccoll.cli:main" in entries
-    check_metadata(metadata)
+    check_metadata(metadata, (project / "README.md").read_text())
 
 
-def check_metadata(found: Message) -> None:
+def check_metadata(found: Message, readme: str) -> None:
     assert (found["Name"], found["Version"]) == ("hpccoll", hpccoll.__version__)
     assert (found["License"] or found["License-Expression"]) == "Apache-2.0"
     assert found["Requires-Python"] == ">=3.10"
     assert found["Description-Content-Type"] == "text/markdown"
-    assert str(found.get_payload()).strip() == (REPOSITORY / "README.md").read_text().strip()
+    assert str(found.get_payload()).strip() == readme.strip()
     always = {line.split(">")[0] for line in found.get_all("Requires-Dist", []) if ";" not in line}
     assert always == NEEDED - {"hpccoll"}
 

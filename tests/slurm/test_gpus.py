@@ -38,7 +38,7 @@ def test_no_two_ranks_take_one(
     ran: Callable[..., Job], directory: Path, stand_in: dict[str, str], start: str, taken: list[int]
 ) -> None:
     job = ran(
-        MPICH, "allreduce.sbatch", *NODES, START=start, DEVICE="cuda", SIZES="-b 1K -e 8K -f 8", **stand_in
+        MPICH, "allreduce.sbatch", *NODES, START=start, DEVICE="cuda", SIZES="-b 1K -e 1K -n 2", **stand_in
     )
     assert (job.state, job.status) == ("COMPLETED", 0), job.output
     document = json.loads((directory / f"allreduce-{job.number}.json").read_text())

@@ -52,6 +52,21 @@ def test_nobody_reads_on() -> None:
         assert process.stderr.read() == ""
 
 
+def test_who_alone_finds_a_command_wrong_says_so_and_ends_the_job() -> None:
+    code = (
+        "import os, sys\n"
+        "from mpi4py import MPI\n"
+        "from hpccoll import cli\n"
+        "cli.PATIENCE_S = 2.0\n"
+        "if MPI.COMM_WORLD.rank: os.environ['HPCCOLL_TIMEOUT_S'] = 'never'\n"
+        "sys.exit(cli.main(['topo']))\n"
+    )
+    done = run_ranks(2, ["-c", code], timeout_s=40.0)
+    assert not done.timed_out
+    assert done.returncode != 0
+    assert "rank 1: hpccoll topo: HPCCOLL_TIMEOUT_S" in done.stderr
+
+
 def test_what_fails_unforeseen_on_one_rank_ends_the_job() -> None:
     code = (
         "import sys\n"

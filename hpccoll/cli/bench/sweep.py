@@ -28,7 +28,7 @@ from hpccoll.cli.bench.table import (
     row_line,
     title_lines,
 )
-from hpccoll.cli.output import write_json
+from hpccoll.cli.output import all_come, write_json
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.ops.table import arithmetic
 from hpccoll.ops.table import operator_of as table_row
@@ -174,7 +174,8 @@ class Sweep:
                 self._say([f"# error: {error}"])
                 status = 2
         if outcome.errors:
-            _end_together(self._world)
+            if not all_come(self._world, _PATIENCE_S):
+                self._world.Abort(1)
             return status
         return int(self._world.bcast(status))
 
@@ -189,16 +190,6 @@ class Sweep:
             for line in lines:
                 print(line, file=self._stream)
             self._stream.flush()
-
-
-def _end_together(world: MPI.Intracomm) -> None:
-    """Wait for all ranks to come here; when one does not within some seconds, end the whole job."""
-    deadline = time.monotonic() + _PATIENCE_S
-    request = world.Ibarrier()
-    while not request.Test():
-        if time.monotonic() > deadline:
-            world.Abort(1)
-        time.sleep(0.01)
 
 
 def _pairs(options: Options) -> list[tuple[str, str | None]]:
