@@ -11,6 +11,8 @@
 #define Py_BUILD_CORE
 #include "internal/pycore_frame.h"
 #define HAS_FRAMES
+#elif PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h> /* Python.h has it from 3.11 on */
 #endif
 
 /* Whether code is the package's own. */
@@ -69,6 +71,8 @@ find_caller(Ring *self, uint32_t *number, int32_t *instruction)
         if (!is_inside(self, code)) {
 #if PY_VERSION_HEX >= 0x030B0000
             *instruction = PyFrame_GetLasti(frame);
+#else
+            *instruction = frame->f_lasti < 0 ? -1 : frame->f_lasti * (int)sizeof(_Py_CODEUNIT);
 #endif
             int failed = number_code(self, code, number);
             Py_DECREF(code);

@@ -36,9 +36,15 @@ class Environment:
         return self.run("python", "-m", "pip", "--disable-pip-version-check", *words, **variables)
 
 
-def environment(folder: Path) -> Environment:
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=LIMIT_S)
+def environment(folder: Path, python: str = sys.executable) -> Environment:
+    subprocess.run([python, "-m", "venv", str(folder)], check=True, timeout=LIMIT_S)
     return Environment(folder)
+
+
+def other_python(version: str) -> str | None:
+    """Another Python of this machine: in PATH, or installed beside the one that runs the tests."""
+    beside = sorted(Path(sys.base_prefix).parent.glob(f"*{version}.*/bin/python{version}"))
+    return shutil.which(f"python{version}") or (str(beside[-1]) if beside else None)
 
 
 @pytest.fixture(scope="session")

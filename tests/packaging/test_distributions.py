@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import hpccoll
-from tests.packaging.conftest import Environment
+from tests.packaging.conftest import Environment, environment, other_python
 from tests.support.launch import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -93,6 +93,18 @@ def test_the_source_archive_works_without_a_compiler(
     done = fresh.pip("install", f"{distributions[0]}[mpich]", CC="no-such-compiler")
     assert done.returncode == 0, done.stderr
     check(fresh, f"hpccoll._native.{NOT_BUILT}")
+
+
+def test_the_oldest_python(distributions: Sequence[Path], tmp_path: Path) -> None:
+    """The source archive, with the extension: the interfaces of Python and NumPy in C are others there."""
+    python = other_python("3.10")
+    if python is None:
+        pytest.skip("no Python 3.10 on this machine")
+    oldest = environment(tmp_path / "venv", python)
+    done = oldest.pip("install", f"{distributions[0]}[mpich]")
+    assert done.returncode == 0, done.stderr
+    assert "Python 3.10" in oldest.run("hpccoll", "--version").stdout
+    check(oldest, "in use")
 
 
 def check(fresh: Environment, extension: str) -> None:
