@@ -58,6 +58,11 @@ class Config:
     messages above `small_bytes`; ranks that call different things then hang until the deadline or
     get a wrong result."""
 
+    checksums: bool = False
+    """What moves between ranks is compared with its checksum (CRC-32), in shared memory and in messages, and
+    IntegrityError is raised on all ranks where they differ.  Calls are then made without the C engine and
+    without MPI's own collectives; device arrays travel over the host.  docs/reliability.md has the price."""
+
     reproducible: bool = False
     """Sums and other reductions of floating-point elements have the same bits for a given number of ranks,
     whatever the layout, the plan, the chunks and an element's place: operands are combined one after the
@@ -175,6 +180,11 @@ class Config:
             if getattr(self, name) not in known:
                 words = ", ".join(one or "empty" for one in known)
                 raise UsageError(f"{name} is {getattr(self, name)!r}: must be one of {words}")
+        if self.checksums and (self.device_path == "nccl" or self.internode == "mpi"):
+            asked = "device_path is 'nccl'" if self.device_path == "nccl" else "internode is 'mpi'"
+            raise UsageError(
+                f"checksums are asked for and {asked}: what NCCL moves cannot be checked; leave one out"
+            )
         if self.reproducible and self.wire_dtype:
             raise UsageError(
                 f"wire_dtype is {self.wire_dtype!r} and reproducible is set: what is rounded between nodes "

@@ -8,6 +8,7 @@
     ├── MismatchError                ranks called different things; names the ranks on each side and the field
     ├── PeerLostError                a rank died or left; names it
     ├── CollectiveTimeoutError(TimeoutError)   names who has not arrived and at which step
+    ├── IntegrityError               with `checksums`: what arrived is not what was given; says where
     ├── AbortedError                 another rank failed first for another reason, or because of this one
     ├── NotFiniteError(FloatingPointError)   a NaN or an infinity where GradientBuckets were to look for them
     ├── TopologyError                the machine is not what was asked for
@@ -22,6 +23,7 @@ it and make another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class HpccollError(Exception):
@@ -75,6 +77,31 @@ class PeerLostError(HpccollError):
 
 class CollectiveTimeoutError(HpccollError, TimeoutError):
     """A wait passed its deadline, here or on another rank."""
+
+
+class IntegrityError(HpccollError):
+    """With `checksums`: what a rank got is not what another gave; raised by all ranks (docs/reliability.md).
+
+    Attributes:
+        level: where it happened, "node" (shared memory) or "between nodes" (a message).
+        chunk: of the plan, from 0; None where elements travelled with the agreement check.
+        peer: the rank that gave the elements.
+        finder: the rank that was to have them, and found out.
+
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        level: str = "",
+        chunk: int | None = None,
+        peer: int | None = None,
+        finder: int | None = None,
+        **context: Any,
+    ) -> None:
+        super().__init__(message, **context)
+        self.level, self.chunk, self.peer, self.finder = level, chunk, peer, finder
 
 
 class AbortedError(HpccollError):

@@ -385,6 +385,7 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, add_repeats},
     {Py_mod_exec, add_started},
     {Py_mod_exec, add_tape},
+    {Py_mod_exec, add_checksum},
     {0, NULL},
 };
 

@@ -32,6 +32,7 @@ int add_meter(PyObject *module);
 int add_repeats(PyObject *module);
 int add_started(PyObject *module);
 int add_tape(PyObject *module);
+int add_checksum(PyObject *module);
 
 /* Makes a type and puts it into the module; the reference in `kept` is the module's. */
 int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);

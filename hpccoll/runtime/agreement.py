@@ -9,6 +9,8 @@ call in ceil(log2 N) rounds, and publish the verdict:
 
 A rank whose arguments are wrong takes part and says so, hence every rank raises.
 
+With checksums all of it is checked: slots and verdicts (control.py), and the messages by the network.
+
 With a payload this is the `one_shot` plan: every rank's elements lie beside its fingerprint, so that on
 one node all ranks read and combine everything in rank order; on several nodes each leader combines its
 node's, and then the nodes' in node order.  Bytes between nodes: N - 1 node payloads leave each node.
@@ -116,7 +118,8 @@ class Agreement:
         if arrived:
             control.has_arrived(sequence)
         else:
-            control.arrive(sequence, fingerprint, text, payload.give if payload is not None else None)
+            elements = 0 if payload is None else payload.elements
+            control.arrive(sequence, fingerprint, text, None if payload is None else payload.give, elements)
         if self._layout.node_count == 1:
             yield from control.all_arrived(sequence)
             calls = control.deviating(sequence, fingerprint)
@@ -152,7 +155,7 @@ class Agreement:
         """What each rank of this node has sent along with the call that has just agreed, by rank."""
         arrival = arrival_number(sequence)
         return {
-            rank: self._control.payload(arrival, member, count, dtype).copy()
+            rank: self._control.payload(arrival, member, count, dtype, whole=True).copy()
             for member, rank in enumerate(self._control.members)
         }
 
@@ -168,9 +171,10 @@ class Agreement:
             yield from self._spreading(spread)
             entries = unpack_entries(spread.data)
         differing = merge(entries, self._layout.nodes)
+        result = None
         if payload is not None and not differing:
-            self._assemble(sequence, entries, payload)
-        self._control.publish(sequence, pack_calls(differing))
+            result = self._assemble(sequence, entries, payload)
+        self._control.publish(sequence, pack_calls(differing), result)
 
     def _spread(self, entries: dict[int, NodeEntry]) -> Waits:
         """After round k every leader has the entries of 2^k nodes: its own and those before it."""
@@ -233,21 +237,22 @@ class Agreement:
         else:
             _combine(out, [given(member) for member in range(len(members))], payload.combine)
 
-    def _assemble(self, sequence: int, entries: dict[int, NodeEntry], payload: Payload) -> None:
-        """All nodes' payloads into the result area."""
+    def _assemble(self, sequence: int, entries: dict[int, NodeEntry], payload: Payload) -> Array:
+        """All nodes' payloads, as the result."""
         parts = {node: np.frombuffer(entry.payload, payload.dtype) for node, entry in entries.items()}
         count = payload.elements
         if payload.mode == "gather":
-            result = self._control.result(sequence, count * self._layout.size, payload.dtype)
+            result = self._control.room_for_result(sequence, count * self._layout.size, payload.dtype)
             for node, part in parts.items():
                 for member, rank in enumerate(self._layout.nodes[node]):
                     result[rank * count : (rank + 1) * count] = part[member * count : (member + 1) * count]
-            return
-        result = self._control.result(sequence, count, payload.dtype)
+            return result
+        result = self._control.room_for_result(sequence, count, payload.dtype)
         if payload.mode == "broadcast":
             result[...] = parts[self._layout.node(payload.root)]
         else:
             _combine(result, [parts[node] for node in range(len(parts))], payload.combine)
+        return result
 
 
 def _nothing_to_settle(error: HpccollError) -> Waits:

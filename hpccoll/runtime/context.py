@@ -34,6 +34,7 @@ from hpccoll.errors import (
     TopologyError,
     UsageError,
 )
+from hpccoll.memory.checksums import checksum_function
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import collected, open_shared
 from hpccoll.observe.caller import calling_line
@@ -60,12 +61,13 @@ from hpccoll.runtime.opening import Opening, fingerprint_of, refusal_kind
 from hpccoll.runtime.planning import Planned, Planner
 from hpccoll.runtime.presence import Presence
 from hpccoll.runtime.progress import PROGRESS, Running
-from hpccoll.runtime.reason import Reason
+from hpccoll.runtime.reason import Reason, corruption
 from hpccoll.runtime.repeats import Given, startable
 from hpccoll.runtime.reports import Reports
 from hpccoll.runtime.wait import Hint, Waits, drive
 from hpccoll.topology.machine import Machine, discover
-from hpccoll.transports.mpi import MpiNetwork
+from hpccoll.transports.corrupted import Corrupted
+from hpccoll.transports.mpi import CheckedNetwork, MpiNetwork
 from hpccoll.tuning import place
 
 if TYPE_CHECKING:
@@ -115,7 +117,12 @@ class Context:
             measured = place.load(self.private, self.machine, config, deadline)
             self.planner = Planner(self.layout, self.rank, config, measured)
             self.on_devices = DeviceCalls(self)
-            self._network = MpiNetwork(self.private)
+            self._checksum = checksum_function(config.native) if config.checksums else None
+            self._network = (
+                MpiNetwork(self.private)
+                if self._checksum is None
+                else CheckedNetwork(self.private, self._checksum)
+            )
             self._movement = Movement(
                 self.private,
                 self.layout,
@@ -514,7 +521,9 @@ class Context:
     def _in_our_words(
         self, error: BaseException, collective: str, sequence: int, line: str | None = None
     ) -> BaseException:
-        """What MPI raised, as the loss of a rank where it is one."""
+        """What MPI raised, as the loss of a rank where it is one; what a checksum has shown."""
+        if isinstance(error, Corrupted):
+            return corruption(error, collective, sequence, self.rank, line)
         if not isinstance(error, MPI.Exception) or self.broken is not None:
             return error
         reason = self._presence.why_mpi_failed(error, sequence)
@@ -554,7 +563,9 @@ class Context:
             lambda over: CollectiveTimeoutError("a rank stopped while segments were opened", rank=self.rank),
         )
         self._control_segment = segment
-        self._control = Control(self.layout, self.rank, segment, shape, self._open_flags, self.counts)
+        self._control = Control(
+            self.layout, self.rank, segment, shape, self._open_flags, self.counts, self._checksum
+        )
         self._agreement = Agreement(
             self.layout,
             self.rank,

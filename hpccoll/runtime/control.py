@@ -7,6 +7,9 @@
     slots       [2][members]  head | payload of one rank
     results     [2]           head | payload of all       (several nodes only)
 
+A head ends with checksums, where they are asked for: of itself (fingerprint and text; or verdict), of the
+elements that all read, and of the whole payload.
+
 Slots are used in turns of two: whoever arrives at a call has read all of the one before it, so that the
 one after it may overwrite that.  Calls that nobody arrives at (`checks="off"`) take no turn.
 """
@@ -21,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpccoll.memory.checksums import WORD, Checksum
 from hpccoll.memory.flags import Flags
 from hpccoll.memory.segments import Segment
 from hpccoll.runtime.counts import Counts
@@ -29,9 +33,12 @@ from hpccoll.runtime.reason import FAILED, Reason
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
+from hpccoll.transports.corrupted import Corrupted
 
-TEXT_BYTES = 462
-HEAD_BYTES = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text: 512
+TEXT_BYTES = 450
+SUMS = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text
+HEAD_BYTES = SUMS + 12  # 512
+OF_HEAD, OF_ELEMENTS, OF_PAYLOAD = range(3)  # checksums
 LINE = 8  # words in a cache line
 PAGE = 4096
 ARRIVALS_PER_CALL = 2
@@ -100,7 +107,9 @@ class Control:
         shape: SegmentLayout,
         open_flags: Callable[[memoryview], Flags],
         counts: Counts,
+        checksum: Checksum | None = None,
     ) -> None:
+        self._checksum = checksum
         self.members = layout.nodes[layout.node(rank)]
         self.me = layout.local_rank(rank)
         self._rank = rank
@@ -118,17 +127,25 @@ class Control:
 
     # --- arrivals -------------------------------------------------------------------------------
 
-    def arrive(self, sequence: int, fingerprint: bytes, text: str, payload: Array | None) -> None:
-        """Say what this rank calls; its payload lies beside it."""
+    def arrive(
+        self, sequence: int, fingerprint: bytes, text: str, payload: Array | None, elements: int = 0
+    ) -> None:
+        """Say what this rank calls; its payload lies beside it, the first `elements` of which are for all."""
         self._use_half(sequence, self._counts.arrive())
         start = self._slot(sequence, self.me)
         self._buffer[start : start + FINGERPRINT_BYTES] = fingerprint
+        words = b""
         if fingerprint[REFUSED_BYTE]:
             said = text.encode()[:TEXT_BYTES]
             words = struct.pack("<H", len(said)) + said
             self._buffer[start + FINGERPRINT_BYTES : start + FINGERPRINT_BYTES + len(words)] = words
         if payload is not None and payload.size:
             self._elements(start + HEAD_BYTES, payload.size, payload.dtype)[...] = payload
+        if self._checksum is not None:
+            self._tell(start, sequence, OF_HEAD, np.frombuffer(fingerprint + words, np.uint8))
+            if payload is not None:
+                self._tell(start, sequence, OF_ELEMENTS, payload[:elements])
+                self._tell(start, sequence, OF_PAYLOAD, payload)
         self._flags.store(LINE * (1 + self.me) + ARRIVED, sequence + 1)
 
     def has_arrived(self, sequence: int) -> None:
@@ -160,8 +177,15 @@ class Control:
         )
 
     def deviating(self, sequence: int, fingerprint: bytes) -> list[Called]:
-        """What each rank of this node called, when not all called this, or one was refused; else empty."""
+        """What each rank of this node called, when not all called this, or one was refused; else empty.
+
+        Raises: Corrupted.
+        """
         same = True
+        for member in range(len(self.members) if self._checksum is not None else 0):
+            start = self._slot(sequence, member)
+            giver = self.members[member]
+            self._check(start, sequence, OF_HEAD, self._head(start), giver, "what it calls")
         for member in range(len(self.members)):
             start = self._slot(sequence, member)
             other = self._buffer[start : start + FINGERPRINT_BYTES]
@@ -175,9 +199,20 @@ class Control:
         """How many bytes a payload may have."""
         return self._shape.slot_payload
 
-    def payload(self, sequence: int, member: int, count: int, dtype: np.dtype[Any]) -> Array:
-        """The elements that a rank of this node sent along."""
-        return self._elements(self._slot(sequence, member) + HEAD_BYTES, count, dtype)
+    def payload(
+        self, sequence: int, member: int, count: int, dtype: np.dtype[Any], *, whole: bool = False
+    ) -> Array:
+        """The elements that a rank of this node sent along; with checksums a copy that was checked.
+
+        `whole`: all of them, not those for all ranks.  Raises: Corrupted.
+        """
+        start = self._slot(sequence, member)
+        found = self._elements(start + HEAD_BYTES, count, dtype)
+        if self._checksum is None:
+            return found
+        kind = OF_PAYLOAD if whole else OF_ELEMENTS
+        giver = self.members[member]
+        return self._check(start, sequence, kind, found.copy(), giver, "what travels with a call")
 
     def _said(self, sequence: int, member: int) -> tuple[bytes, str]:
         start = self._slot(sequence, member)
@@ -197,13 +232,22 @@ class Control:
 
     # --- verdicts -------------------------------------------------------------------------------
 
-    def publish(self, sequence: int, problem: bytes) -> None:
-        """The leader's verdict for its node: empty, or who called what."""
+    def publish(self, sequence: int, problem: bytes, result: Array | None = None) -> None:
+        """The leader's verdict for its node: empty, or who called what.
+
+        `result`: with checksums the elements for the node, if there are any.
+        """
         start = self._result(sequence)
-        problem = problem[: self._shape.result_bytes - HEAD_BYTES]
+        problem = problem[: self._verdict_room]
         self._buffer[start : start + 4] = struct.pack("<I", len(problem))
         if problem:
             self._buffer[start + HEAD_BYTES : start + HEAD_BYTES + len(problem)] = problem
+        if self._checksum is not None:
+            said = struct.pack("<I", len(problem)) + problem
+            self._tell(start, sequence, OF_HEAD, np.frombuffer(said, np.uint8))
+            if result is not None:
+                self._tell(start, sequence, OF_ELEMENTS, result)
+                self._elements(start + HEAD_BYTES, result.size, result.dtype)[...] = result
         self._flags.store(self._shape.verdict_word, sequence + 1)
 
     def verdict(self, sequence: int) -> Waits:
@@ -217,14 +261,58 @@ class Control:
             yield wait
 
     def problem(self, sequence: int) -> bytes:
-        """The verdict that was published."""
+        """The verdict that was published.  Raises: Corrupted."""
         start = self._result(sequence)
-        (length,) = struct.unpack_from("<I", self._buffer, start)
-        return bytes(self._buffer[start + HEAD_BYTES : start + HEAD_BYTES + length])
+        said = bytes(self._buffer[start : start + 4])
+        (length,) = struct.unpack("<I", said)
+        length = min(length, self._verdict_room)
+        problem = bytes(self._buffer[start + HEAD_BYTES : start + HEAD_BYTES + length])
+        if self._checksum is not None:
+            data = np.frombuffer(said + problem, np.uint8)
+            self._check(start, sequence, OF_HEAD, data, self.members[0], "its verdict")
+        return problem
+
+    @property
+    def _verdict_room(self) -> int:
+        return self._shape.result_bytes - HEAD_BYTES
+
+    def room_for_result(self, sequence: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """Where the leader puts the elements of all nodes: there, or with checksums in memory of its own."""
+        if self._checksum is not None:
+            return np.empty(count, dtype)
+        return self._elements(self._result(sequence) + HEAD_BYTES, count, dtype)
 
     def result(self, sequence: int, count: int, dtype: np.dtype[Any]) -> Array:
-        """The elements that the leader brought from all nodes."""
-        return self._elements(self._result(sequence) + HEAD_BYTES, count, dtype)
+        """The elements that the leader brought from all nodes, to be copied.  Raises: Corrupted."""
+        start = self._result(sequence)
+        found = self._elements(start + HEAD_BYTES, count, dtype)
+        if self._checksum is None:
+            return found
+        leader = self.members[0]
+        return self._check(start, sequence, OF_ELEMENTS, found.copy(), leader, "the result of all nodes")
+
+    # --- checksums ------------------------------------------------------------------------------
+
+    def _head(self, start: int) -> Array:
+        """Fingerprint and text of a slot."""
+        length = FINGERPRINT_BYTES
+        if self._buffer[start + REFUSED_BYTE]:
+            (said,) = struct.unpack_from("<H", self._buffer, start + FINGERPRINT_BYTES)
+            length += 2 + min(said, TEXT_BYTES)
+        return self._memory[start : start + length].copy()
+
+    def _tell(self, start: int, sequence: int, kind: int, data: Array) -> None:
+        assert self._checksum is not None
+        word = self._checksum(data, sequence & WORD)
+        struct.pack_into("<I", self._buffer, start + SUMS + 4 * kind, word)
+
+    def _check(self, start: int, sequence: int, kind: int, data: Array, giver: int, what: str) -> Array:
+        assert self._checksum is not None
+        (told,) = struct.unpack_from("<I", self._buffer, start + SUMS + 4 * kind)
+        found = self._checksum(data, sequence & WORD)
+        if found != told:
+            raise Corrupted(giver, data.nbytes, told, found, "node", where=what)
+        return data
 
     def _result(self, sequence: int) -> int:
         return self._shape.results + self._half[sequence] * self._shape.result_bytes

@@ -159,6 +159,8 @@ class DeviceSide:
         self._trust(DeviceFacts.of(found[0]["version"], [fact["name"] for fact in found]))
         if self._config.device_path == "host":
             return "device_path is host"
+        if self._config.checksums:
+            return "checksums are asked for, and what NCCL moves cannot be checked"
         reason = why_not_nccl(found)
         if reason and self._config.device_path == "nccl":
             raise ResourceError(f"NCCL cannot be used: {reason}", rank=self._rank)

@@ -14,6 +14,7 @@ from hpccoll.ops.wire import WIRES, Wire
 from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
 from hpccoll.transports.base import Array, GroupTransport, Network, Work
 from hpccoll.transports.base import Combine as CombineArrays
+from hpccoll.transports.corrupted import Corrupted
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Execution:
         self._waits = schedule.waits.copy()
         self._left = len(self._operations)
         self._active: list[tuple[int, Work]] = []
+        self.corrupted: Operation | None = None  # what brought elements that were not those that were given
         self._ready = schedule.ready.copy()
         self._tickets = {
             index: group(operation).reserve()
@@ -113,7 +115,7 @@ class Execution:
         if self._active:
             still: list[tuple[int, Work]] = []
             for entry in self._active:
-                if entry[1].test():
+                if self._is_complete(*entry):
                     self._end(entry[0])
                 else:
                     still.append(entry)
@@ -129,10 +131,20 @@ class Execution:
         following = self._schedule.released_by_start.get(index)
         if following is not None:
             self._release(following)
-        if work is None or work.test():
+        if work is None or self._is_complete(index, work):
             self._end(index)
         else:
             self._active.append((index, work))
+
+    def _is_complete(self, index: int, work: Work) -> bool:
+        try:
+            return work.test()
+        except Corrupted as error:
+            operation = self._operations[index]
+            self.corrupted = operation
+            if isinstance(operation, GroupCall):
+                error.peer = operation.members[error.member]
+            raise
 
     def _begin(self, index: int, operation: Operation) -> Work | None:
         """Start an operation; None when it is already complete."""

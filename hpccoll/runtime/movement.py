@@ -14,6 +14,7 @@ from mpi4py import MPI
 from hpccoll.calls import Call
 from hpccoll.config import Config
 from hpccoll.memory.areas import MOST_TOLD, Areas, total_bytes
+from hpccoll.memory.checksums import checksum_function
 from hpccoll.memory.flags import Flags
 from hpccoll.memory.processes import open_processes
 from hpccoll.memory.segments import Segment
@@ -22,7 +23,8 @@ from hpccoll.ops.table import Arithmetic
 from hpccoll.ops.wire import ON_WIRE, WIRES
 from hpccoll.plans.hazards import IN_PLACE
 from hpccoll.plans.program import GroupCall, Memory, Operation, Place, Program
-from hpccoll.plans.steps import Kind
+from hpccoll.plans.steps import Kind, Plan
+from hpccoll.plans.text import operation_text
 from hpccoll.runtime import engine
 from hpccoll.runtime.engine import NativeExecution, NodeGroup
 from hpccoll.runtime.executor import Execution, Schedule
@@ -30,9 +32,11 @@ from hpccoll.runtime.planning import Planned
 from hpccoll.runtime.wait import MOVED, Hint, Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array, GroupTransport
+from hpccoll.transports.corrupted import Corrupted
 from hpccoll.transports.mpi import MpiGroup, MpiNetwork
 from hpccoll.transports.shm import ShmGroup
-from hpccoll.transports.slots import Slots, slot_bytes, staging_layout
+from hpccoll.transports.slots import Slots, offers_end, slot_bytes, staging_layout
+from hpccoll.transports.sums import Sums, sums_bytes
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
@@ -69,7 +73,8 @@ class Movement:
         self._open_flags = open_flags
         self._staging_segment: Segment | None = None
         self._group: ShmGroup | NodeGroup | None = None
-        self._engine = config.native and engine.reason() == ""
+        # The engine leaves checksums out: with them the executor walks all programs.
+        self._engine = config.native and not config.checksums and engine.reason() == ""
         self._native_network = engine.open_network(private, idle_channel) if self._engine else None
         self._spin_s = spin_s
         self._has_core = has_core
@@ -118,7 +123,11 @@ class Movement:
         borrowed = self._borrow(wire_end)
         memory = (give, take, borrowed[:nbytes].view(give.dtype), borrowed[end:wire_end].view(ON_WIRE))
         execution = self._execution(schedule, memory, call.arithmetic, base, planned.plan.wire)
-        yield from self._walk(execution, sequence, note_step)
+        try:
+            yield from self._walk(execution, sequence, note_step)
+        except Corrupted as error:
+            _locate(error, execution, planned.plan)
+            raise
         self._give_back(borrowed)
         self._finish(call, take)
 
@@ -216,7 +225,8 @@ class Movement:
     def _open_staging(self) -> Waits:
         members = self._layout.local_size(self._rank)
         slot = slot_bytes(self._config.staging_bytes, members)
-        head, total = staging_layout(members, slot)
+        checks = self._config.checksums
+        head, total = staging_layout(members, slot, checks)
         segment = yield from open_shared(self._private, self._layout, total, self._config.shm_dir, "staging")
         processes = None
         if self._config.single_copy_bytes:
@@ -238,7 +248,11 @@ class Movement:
                 least = self._config.single_copy_bytes
                 self._group.native.use_processes(processes.numbers, least, processes.have_cores)
         else:
-            self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas))
+            sums = None
+            if checks:
+                words = memory[offers_end(members) :][: sums_bytes(members)]
+                sums = Sums(members, words, checksum_function(self._config.native))
+            self._group = ShmGroup(Slots(me, members, flags, memory[:head], data, self.areas), sums)
 
     def allocate(
         self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -302,6 +316,18 @@ def _output(call: Call, give: Array) -> Array:
     ):
         return flat
     return np.empty(flat.size, give.dtype)
+
+
+def _locate(error: Corrupted, execution: Execution | NativeExecution, plan: Plan) -> None:
+    """Say where in its plan an operation is that brought wrong elements."""
+    if not isinstance(execution, Execution) or execution.corrupted is None:
+        return
+    step = plan.steps[execution.corrupted.step]
+    error.chunk = step.chunk
+    error.where = (
+        f"step {execution.corrupted.step} of {plan.name} ({step.kind.value} of {step.family} by "
+        f"{step.algorithm}), chunk {step.chunk + 1} of {plan.chunks}: {operation_text(execution.corrupted)}"
+    )
 
 
 def _no_combination(left: Array, right: Array, target: Array) -> None:

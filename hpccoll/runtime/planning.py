@@ -276,6 +276,7 @@ class Planner:
         config, limit = self._config, mpi.COUNT_LIMIT
         segment = min(config.segment_bytes, limit)
         sizes = config.small_bytes, segment, config.chunk_bytes
+        native = native and not config.checksums  # what MPI's own collectives move cannot be checked
         return Tuning(native, order, limit, *sizes, wire, self.measured.links, self.measured)
 
 

@@ -6,12 +6,16 @@ messages; everything is started non-blocking and tested.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.memory.checksums import Checksum
 from hpccoll.transports.base import Array, Combine, GroupTransport, Network, Work
+from hpccoll.transports.corrupted import Corrupted
 
 
 class MpiWork(Work):
@@ -41,13 +45,90 @@ class MpiNetwork(Network):
         memory = data.view(np.uint8)
         return MpiWork(self._private.Irecv([memory, MPI.BYTE], peer, channel), memory)
 
-    def receive_message(self, peer: int, channel: int) -> MpiMessage:
+    def receive_message(self, peer: int, channel: int) -> Message:
         """Receive a message whose length the sender decides."""
         return MpiMessage(self._private, peer, channel)
 
 
-class MpiMessage(Work):
+class CheckedNetwork(MpiNetwork):
+    """Each message is followed, on its channel, by its checksum, which takes in the channel.
+
+    What is received is complete when both have come and agree; else `test` raises Corrupted.
+    """
+
+    def __init__(self, private: MPI.Intracomm, checksum: Checksum) -> None:
+        super().__init__(private)
+        self._checksum = checksum
+
+    def send(self, peer: int, data: Array, channel: int) -> Work:
+        message = super().send(peer, data, channel)  # which is on its way while its checksum is computed
+        word = np.array([self._checksum(data, channel)], np.uint32)
+        return _Sent(message, super().send(peer, word, channel))
+
+    def receive(self, peer: int, data: Array, channel: int) -> Work:
+        return _Received(super().receive(peer, data, channel), data, self._word(peer, channel))
+
+    def receive_message(self, peer: int, channel: int) -> Message:
+        return _ReceivedMessage(super().receive_message(peer, channel), lambda: self._word(peer, channel))
+
+    def _word(self, peer: int, channel: int) -> _Word:
+        word = np.empty(1, np.uint32)
+        return _Word(super().receive(peer, word, channel), word, self._checksum, peer, channel)
+
+
+class _Sent(Work):
+    """A message and its checksum."""
+
+    def __init__(self, message: Work, word: Work) -> None:
+        self._left = [message, word]
+
+    def test(self) -> bool:
+        self._left = [one for one in self._left if not one.test()]
+        return not self._left
+
+
+@dataclass
+class _Word:
+    """The checksum that follows a message."""
+
+    work: Work
+    word: Array
+    checksum: Checksum
+    peer: int
+    channel: int
+
+    def check(self, data: Array) -> None:
+        told, found = int(self.word[0]), self.checksum(data, self.channel)
+        if told != found:
+            raise Corrupted(self.peer, data.nbytes, told, found, "between nodes")
+
+
+class _Received(Work):
+    """A message that is complete once its checksum has come and is right."""
+
+    def __init__(self, message: Work, data: Array, word: _Word) -> None:
+        self._data, self._word = data, word
+        self._both = _Sent(message, word.work)
+        self._checked = False
+
+    def test(self) -> bool:
+        if not self._checked and self._both.test():
+            self._word.check(self._data)
+            self._checked = True
+        return self._checked
+
+
+class Message(Work):
     """A message of any length; `data` has it once it is complete."""
+
+    @property
+    @abstractmethod
+    def data(self) -> bytes:
+        """What was sent."""
+
+
+class MpiMessage(Message):
+    """One of MPI's."""
 
     def __init__(self, private: MPI.Intracomm, peer: int, channel: int) -> None:
         self._private = private
@@ -69,6 +150,28 @@ class MpiMessage(Work):
     @property
     def data(self) -> bytes:
         return self._memory.tobytes()
+
+
+class _ReceivedMessage(Message):
+    """A message of any length, complete once its checksum has come and is right."""
+
+    def __init__(self, message: Message, follows: Callable[[], _Word]) -> None:
+        self._message, self._follows = message, follows
+        self._word: _Word | None = None
+
+    def test(self) -> bool:
+        if self._word is None:
+            if not self._message.test():
+                return False
+            self._word = self._follows()
+        if not self._word.work.test():
+            return False
+        self._word.check(np.frombuffer(self._message.data, np.uint8))
+        return True
+
+    @property
+    def data(self) -> bytes:
+        return self._message.data
 
 
 class MpiGroup(GroupTransport):

@@ -20,8 +20,10 @@ import numpy as np
 
 from hpccoll.memory.areas import Offer
 from hpccoll.transports.base import Array, Combine, GroupTransport, Stages, Work
+from hpccoll.transports.corrupted import Corrupted
 from hpccoll.transports.slots import ARRIVED, COMBINED, LEFT, Slots, Waits
 from hpccoll.transports.streams import Part, Stream
+from hpccoll.transports.sums import Sums
 
 BYTE = np.dtype(np.uint8)
 
@@ -29,8 +31,9 @@ BYTE = np.dtype(np.uint8)
 class ShmGroup(GroupTransport):
     """One process as a member of the ranks that share a staging segment."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, sums: Sums | None = None) -> None:
         self._slots = slots
+        self._sums = sums
         self._me = slots.me
         self._members = slots.members
         self._block = 0
@@ -84,14 +87,19 @@ class ShmGroup(GroupTransport):
 
         def fill(part: int, block: int) -> None:
             start = part * room
-            call.source.read(start, min(start + room, length), self._slots.of(block, call.dtype)[self._me])
+            stop = min(start + room, length)
+            call.source.read(start, stop, self._slots.of(block, call.dtype)[self._me])
+            self._tell_shares(call, block, start, stop - start)
 
         def drain(part: int, block: int) -> Waits:
             slots, start = self._slots, part * room
             count = min(room, length - start)
-            low, high = count * self._me // self._members, count * (self._me + 1) // self._members
+            low, high = self._share(self._me, count)
             yield from slots.all(ARRIVED, block)
             result = self._combined(call, block, start + low, low, high - low)
+            if self._sums is not None:
+                self._sums.tell(block, 0, self._me, result)
+                slots.of(block, call.dtype)[0, low:high] = result
             targets = slots.targets(block)
             for member, offer in enumerate(targets or ()):
                 slots.offered(member, offer, call.dtype, start + low, high - low)[...] = result
@@ -100,6 +108,7 @@ class ShmGroup(GroupTransport):
                 yield from slots.all(COMBINED, block)
                 if targets is None:
                     call.target.write(start, slots.of(block, call.dtype)[0, :count])
+                self._check_shares(call, block, 0, start, count)
 
         return self._walk(-(-length // room), call, fill, drain)
 
@@ -112,6 +121,7 @@ class ShmGroup(GroupTransport):
             for member in range(self._members):
                 begin, low, high = call.piece(member, part, room)
                 call.source.read(begin + low, begin + high, slot[member * room :])
+                self._tell(call, block, self._me, member, begin + low, begin + high)
 
         def drain(part: int, block: int) -> Waits:
             yield from self._slots.all(ARRIVED, block)
@@ -127,6 +137,7 @@ class ShmGroup(GroupTransport):
         def fill(part: int, block: int) -> None:
             _, low, high = call.piece(self._me, part, room)
             call.source.read(low, high, self._slots.of(block, call.dtype)[self._me])
+            self._tell(call, block, self._me, 0, low, high)
 
         def drain(part: int, block: int) -> Waits:
             if call.target.length:
@@ -135,6 +146,7 @@ class ShmGroup(GroupTransport):
                     begin, low, high = call.piece(member, part, room)
                     given = self._slots.given(block, member, call.dtype, low, 0, high - low)
                     call.target.write(begin + low, given)
+                    self._check(call, block, member, 0, begin + low, begin + high, member)
 
         return self._walk(-(-max(call.counts) // room), call, fill, drain)
 
@@ -145,7 +157,9 @@ class ShmGroup(GroupTransport):
 
         def fill(part: int, block: int) -> None:
             start = part * room
-            call.source.read(start, min(start + room, length), self._slots.together(block, call.dtype))
+            stop = min(start + room, length)
+            call.source.read(start, stop, self._slots.together(block, call.dtype))
+            self._tell(call, block, self._me, 0, start, stop)
 
         def drain(part: int, block: int) -> Waits:
             if self._me != call.root:
@@ -158,6 +172,7 @@ class ShmGroup(GroupTransport):
                 else:
                     given = self._slots.offered(call.root, offer, call.dtype, start, count)
                 call.target.write(start, given)
+                self._check(call, block, call.root, 0, start, start + count, call.root)
 
         return self._walk(-(-length // room), call, fill if self._me == call.root else None, drain)
 
@@ -170,6 +185,7 @@ class ShmGroup(GroupTransport):
             for member in range(self._members):
                 begin, low, high = call.piece(member, part, room)
                 call.source.read(begin + low, begin + high, slots[member])
+                self._tell(call, block, self._me, member, begin + low, begin + high)
 
         def drain(part: int, block: int) -> Waits:
             yield from self._slots.one(ARRIVED, call.root, block)
@@ -180,6 +196,7 @@ class ShmGroup(GroupTransport):
             else:
                 given = self._slots.offered(call.root, offer, call.dtype, begin + low, high - low)
             call.target.write(low, given)
+            self._check(call, block, call.root, self._me, low, high, call.root)
 
         parts = -(-max(call.counts) // room)
         return self._walk(parts, call, fill if self._me == call.root else None, drain)
@@ -196,13 +213,16 @@ class ShmGroup(GroupTransport):
             for member in range(members):
                 begin, low, high = rows[self._me].piece(member, part, room)
                 call.source.read(begin + low, begin + high, slot[member * room :])
+                self._tell(call, block, self._me, member, begin + low, begin + high)
 
         def drain(part: int, block: int) -> Waits:
             yield from self._slots.all(ARRIVED, block)
             for member in range(members):
                 begin, low, high = rows[member].piece(self._me, part, room)
                 given = self._slots.given(block, member, call.dtype, begin + low, self._me * room, high - low)
-                call.target.write(takes.piece(member, part, room)[0] + low, given)
+                at = takes.piece(member, part, room)[0]
+                call.target.write(at + low, given)
+                self._check(call, block, member, self._me, at + low, at + high, member)
 
         return self._walk(-(-max(call.counts) // room), call, fill, drain)
 
@@ -216,36 +236,83 @@ class ShmGroup(GroupTransport):
 
         def fill(part: int, block: int) -> None:
             start = part * room
-            call.source.read(start, min(start + room, length), self._slots.of(block, call.dtype)[self._me])
+            stop = min(start + room, length)
+            call.source.read(start, stop, self._slots.of(block, call.dtype)[self._me])
+            self._tell_shares(call, block, start, stop - start)
 
         def drain(part: int, block: int) -> Waits:
             slots, start = self._slots.of(block, call.dtype), part * room
             count = min(room, length - start)
-            low, high = count * self._me // self._members, count * (self._me + 1) // self._members
+            low, high = self._share(self._me, count)
             yield from self._slots.all(ARRIVED, block)
+            before = slots[0, low:high]
             for member in range(self._members - exclusive):
-                given = self._slots.given(block, member, call.dtype, start + low, low, high - low)
+                given = self._given(call, block, member, start + low, low, high - low)
                 into = slots[member, low:high]
-                if member:
-                    call.combine(slots[member - 1, low:high], given, into)
-                elif self._slots.source(block, 0) is not None:
-                    into[...] = given
+                if self._sums is None:
+                    if member:
+                        call.combine(before, given, into)
+                    elif self._slots.source(block, 0) is not None:
+                        into[...] = given
+                    before = into
+                else:
+                    if member:
+                        call.combine(before, given, given)
+                    self._sums.tell(block, member, self._me, given)
+                    into[...] = before = given
             self._slots.mark(COMBINED, block)
             if call.target.length:
                 yield from self._slots.all(COMBINED, block)
                 call.target.write(start, slots[self._me - exclusive, :count])
+                self._check_shares(call, block, self._me - exclusive, start, count)
 
         return self._walk(-(-length // room), call, fill, drain)
 
     def _combined(self, call: Part, block: int, start: int, in_slot: int, count: int) -> Array:
-        """So many elements of all members, from `start` of what each gives, combined in the first slot."""
-        slots = self._slots
-        result = slots.of(block, call.dtype)[0, in_slot : in_slot + count]
-        left = slots.given(block, 0, call.dtype, start, in_slot, count)
+        """So many elements of all members, from `start` of what each gives, combined in the first slot.
+
+        With checksums in memory of its own.
+        """
+        left = self._given(call, block, 0, start, in_slot, count)
+        result = left
+        if self._sums is None:
+            result = self._slots.of(block, call.dtype)[0, in_slot : in_slot + count]
         for member in range(1, self._members):
-            call.combine(left, slots.given(block, member, call.dtype, start, in_slot, count), result)
+            call.combine(left, self._given(call, block, member, start, in_slot, count), result)
             left = result
         return result
+
+    def _given(self, call: Part, block: int, member: int, start: int, in_slot: int, count: int) -> Array:
+        """What this member is to combine of another's elements; with checksums a copy that was checked."""
+        given = self._slots.given(block, member, call.dtype, start, in_slot, count)
+        if self._sums is None:
+            return given
+        return self._sums.check(block, member, self._me, given.copy(), member)
+
+    # --- checksums ------------------------------------------------------------------------------
+
+    def _share(self, member: int, count: int) -> tuple[int, int]:
+        """Of `count` elements of a block, those that a member combines."""
+        return count * member // self._members, count * (member + 1) // self._members
+
+    def _tell(self, call: Part, block: int, row: int, taker: int, start: int, stop: int) -> None:
+        if self._sums is not None:
+            self._sums.tell_of(block, row, taker, call.source, start, stop)
+
+    def _tell_shares(self, call: Part, block: int, start: int, count: int) -> None:
+        for member in range(self._members if self._sums is not None else 0):
+            low, high = self._share(member, count)
+            self._tell(call, block, self._me, member, start + low, start + high)
+
+    def _check(self, call: Part, block: int, row: int, taker: int, start: int, stop: int, giver: int) -> None:
+        """What has come to the target is what was told.  Raises: Corrupted."""
+        if self._sums is not None:
+            self._sums.check_in(block, row, taker, call.target, start, stop, giver)
+
+    def _check_shares(self, call: Part, block: int, row: int, start: int, count: int) -> None:
+        for member in range(self._members if self._sums is not None else 0):
+            low, high = self._share(member, count)
+            self._check(call, block, row, member, start + low, start + high, member)
 
     def _walk(
         self,
@@ -271,7 +338,11 @@ class ShmGroup(GroupTransport):
                     fill(filled, first + filled)
                 slots.mark(ARRIVED, first + filled)
                 filled += 1
-            yield from drain(part, block)
+            try:
+                yield from drain(part, block)
+            except Corrupted as error:
+                error.part = part
+                raise
             slots.mark(LEFT, block)
         self._block = first + parts
         if source is not None and parts:
@@ -280,6 +351,8 @@ class ShmGroup(GroupTransport):
 
     def _offers(self, call: Part) -> tuple[Offer | None, Offer | None]:
         """Where the elements and the results lie, in memory that all members reach."""
+        if self._sums is not None:
+            return None, None  # there others read what they have not checked
         areas = self._slots.areas
         source, target = call.source.whole(), call.target.whole()
         return (

@@ -13,6 +13,8 @@ A member whose elements lie in memory that the others reach (`comm.empty`) does 
 it offers them where they are, for each half in one line:
 
     offer    source area + 1 (0: they are in the slot) | byte offset | target area + 1 | byte offset
+
+Where elements are checked, their checksums (sums.py) lie behind the offers, and nothing is offered.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 from hpccoll.memory.areas import Areas, Offer
 from hpccoll.memory.flags import Flags
 from hpccoll.transports.base import Array
+from hpccoll.transports.sums import sums_bytes
 
 Waits = Generator[None, None, None]
 
@@ -33,6 +36,11 @@ LINE_BYTES = 8 * CACHE_LINE_WORDS
 ARRIVED, COMBINED, LEFT = range(3)
 COUNTERS = 3
 MOST_STAGING_BYTES = 64 * 1024 * 1024
+
+
+def offers_end(members: int) -> int:
+    """Bytes of the counters and offers."""
+    return (COUNTERS + 2) * members * LINE_BYTES
 
 
 def slot_bytes(wanted: int, members: int) -> int:
@@ -44,9 +52,10 @@ def slot_bytes(wanted: int, members: int) -> int:
     return max(fair // 64, members) * 64
 
 
-def staging_layout(members: int, slot_bytes: int) -> tuple[int, int]:
-    """Bytes of the counters and offers, and bytes of the whole segment."""
-    head = -(-(COUNTERS + 2) * members * LINE_BYTES // 4096) * 4096
+def staging_layout(members: int, slot_bytes: int, checksums: bool = False) -> tuple[int, int]:
+    """Bytes of the counters, offers and checksums, and bytes of the whole segment."""
+    head = offers_end(members) + (sums_bytes(members) if checksums else 0)
+    head = -(-head // 4096) * 4096
     return head, head + 2 * members * slot_bytes
 
 

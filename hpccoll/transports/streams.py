@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpccoll.memory.checksums import Checksum
 from hpccoll.transports.base import Array, Combine
 
 
@@ -64,6 +65,16 @@ class Stream:
             return
         for inside, at in self._parts(start, start + values.size):
             inside[...] = values[at : at + inside.size]
+
+    def checksum(self, checksum: Checksum, start: int, stop: int, value: int) -> int:
+        """That of the elements start, ..., stop - 1, which lie behind what has this value."""
+        for inside, _ in self._parts(start, stop):
+            value = checksum(inside, value)
+        return value
+
+    def bytes_of(self, count: int) -> int:
+        """Bytes of so many elements."""
+        return count * self._pieces[0].itemsize if self._pieces else 0
 
     def _parts(self, start: int, stop: int) -> Generator[tuple[Array, int], None, None]:
         offset = 0
