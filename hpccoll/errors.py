@@ -83,7 +83,7 @@ class IntegrityError(HpccollError):
     """With `checksums`: what a rank got is not what another gave; raised by all ranks (docs/reliability.md).
 
     Attributes:
-        level: where it happened, "node" (shared memory) or "between nodes" (a message).
+        level: where it happened, on one "node" or "between nodes".
         chunk: of the plan, from 0; None where elements travelled with the agreement check.
         peer: the rank that gave the elements.
         finder: the rank that was to have them, and found out.

@@ -165,7 +165,8 @@ class Agreement:
         """Exchange with the other leaders and publish the verdict and the result in this node."""
         if spread is None:
             calls = self._control.deviating(sequence, fingerprint)
-            entries = {self._node: NodeEntry(fingerprint, calls, self._node_payload(sequence, payload))}
+            told = b"" if calls else self._node_payload(sequence, payload)
+            entries = {self._node: NodeEntry(fingerprint, calls, told)}
             yield from self._spread(entries)
         else:
             yield from self._spreading(spread)

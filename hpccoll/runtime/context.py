@@ -523,7 +523,7 @@ class Context:
     ) -> BaseException:
         """What MPI raised, as the loss of a rank where it is one; what a checksum has shown."""
         if isinstance(error, Corrupted):
-            return corruption(error, collective, sequence, self.rank, line)
+            return corruption(error, self.layout, collective, sequence, self.rank, line)
         if not isinstance(error, MPI.Exception) or self.broken is not None:
             return error
         reason = self._presence.why_mpi_failed(error, sequence)

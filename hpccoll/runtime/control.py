@@ -33,7 +33,7 @@ from hpccoll.runtime.reason import FAILED, Reason
 from hpccoll.runtime.wait import Waits
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
-from hpccoll.transports.corrupted import Corrupted
+from hpccoll.transports.corrupted import SEGMENT, Corrupted
 
 TEXT_BYTES = 450
 SUMS = FINGERPRINT_BYTES + 2 + TEXT_BYTES  # fingerprint, length of the text, text
@@ -311,7 +311,7 @@ class Control:
         (told,) = struct.unpack_from("<I", self._buffer, start + SUMS + 4 * kind)
         found = self._checksum(data, sequence & WORD)
         if found != told:
-            raise Corrupted(giver, data.nbytes, told, found, "node", where=what)
+            raise Corrupted(giver, data.nbytes, told, found, SEGMENT, where=what)
         return data
 
     def _result(self, sequence: int) -> int:

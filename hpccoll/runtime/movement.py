@@ -102,7 +102,11 @@ class Movement:
         )  # fmt: skip
         memory = (own, out.reshape(-1), out.reshape(-1)[:0])
         execution = self._execution(Schedule(Program(self._rank, (call,), 0)), memory, None, FIRST_CHANNEL)
-        yield from self._walk(execution, -1, _ignored)
+        try:
+            yield from self._walk(execution, -1, _ignored)
+        except Corrupted as error:
+            error.where = "the lengths of blocks"
+            raise
         return dict(zip(members, out, strict=True))
 
     def move(

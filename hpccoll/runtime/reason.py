@@ -13,6 +13,7 @@ from hpccoll.errors import (
     PeerLostError,
 )
 from hpccoll.observe.caller import calling_line
+from hpccoll.topology.layout import Layout
 from hpccoll.transports.corrupted import Corrupted
 
 LOST, LATE, CORRUPT, FAILED = KINDS = "lost", "late", "corrupt", "failed"
@@ -101,24 +102,25 @@ class Reason:
 
 
 def corruption(
-    found: Corrupted, collective: str, sequence: int, rank: int, line: str | None = None
+    found: Corrupted, layout: Layout, collective: str, sequence: int, rank: int, line: str | None = None
 ) -> IntegrityError:
     """What the rank raises that has found out, in whose words all others learn it.
 
     `line` as in `Reason.error`.
     """
     line = calling_line() if line is None else line
-    through = "the node's shared memory" if found.level == "node" else "a message between nodes"
+    between = layout.node(found.peer) != layout.node(rank)
+    through = found.carrier + (" between nodes" if between else "")
     part = f" (part {found.part} of it)" if found.part >= 0 else ""
     where = f"; {found.where}{part}" if found.where else ""
     return IntegrityError(
-        f"{collective} #{sequence}{line}: rank {rank} has got from rank {found.peer} through {through} other "
-        f"elements than were given: {found}{where}",
+        f"{collective} #{sequence}{line}: rank {rank} has got from rank {found.peer}, by {through}, "
+        f"other bytes than were given: {found}{where}",
         collective=collective,
         sequence=sequence,
         rank=rank,
         suspects=(found.peer, rank),
-        level=found.level,
+        level="between nodes" if between else "node",
         chunk=found.chunk if found.chunk >= 0 else None,
         peer=found.peer,
         finder=rank,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SEGMENT, MESSAGE = "the node's shared memory", "a message"
+
 
 @dataclass(eq=False)
 class Corrupted(Exception):  # noqa: N818 - not an error for callers, who get IntegrityError
@@ -14,7 +16,7 @@ class Corrupted(Exception):  # noqa: N818 - not an error for callers, who get In
         nbytes: of how many bytes the checksum is.
         told, found: the giver's checksum and that of what is here.
         part: which part of the call on a group, of those that pass its memory one after the other; -1: none.
-        level: "node" or "between nodes".
+        carrier: what brought them, SEGMENT or MESSAGE.
         where: what it was in words, which those fill in who know.
         chunk: of the plan; -1: none.
 
@@ -24,7 +26,7 @@ class Corrupted(Exception):  # noqa: N818 - not an error for callers, who get In
     nbytes: int
     told: int
     found: int
-    level: str
+    carrier: str
     member: int = -1
     part: int = -1
     where: str = ""

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hpccoll.memory.checksums import Checksum
 from hpccoll.transports.base import Array, Combine, GroupTransport, Network, Work
-from hpccoll.transports.corrupted import Corrupted
+from hpccoll.transports.corrupted import MESSAGE, Corrupted
 
 
 class MpiWork(Work):
@@ -100,7 +100,7 @@ class _Word:
     def check(self, data: Array) -> None:
         told, found = int(self.word[0]), self.checksum(data, self.channel)
         if told != found:
-            raise Corrupted(self.peer, data.nbytes, told, found, "between nodes")
+            raise Corrupted(self.peer, data.nbytes, told, found, MESSAGE)
 
 
 class _Received(Work):

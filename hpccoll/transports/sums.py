@@ -13,7 +13,7 @@ import numpy as np
 
 from hpccoll.memory.checksums import WORD, Checksum
 from hpccoll.transports.base import Array
-from hpccoll.transports.corrupted import Corrupted
+from hpccoll.transports.corrupted import SEGMENT, Corrupted
 from hpccoll.transports.streams import Stream
 
 WORD_BYTES = 4
@@ -54,4 +54,4 @@ class Sums:
     def _compare(self, block: int, row: int, taker: int, found: int, giver: int, nbytes: int) -> None:
         told = int(self._words[block % 2, row, taker])
         if found != told:
-            raise Corrupted(-1, nbytes, told, found, "node", member=giver)
+            raise Corrupted(-1, nbytes, told, found, SEGMENT, member=giver)

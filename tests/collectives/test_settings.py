@@ -15,7 +15,16 @@ from hpccoll import _native
 from hpccoll.memory import flags
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts, on_layouts
-from tests.support.oracle import COLLECTIVES, Job, every_place, perform, perform_all
+from tests.support.oracle import (
+    COLLECTIVES,
+    RAGGED,
+    Attempt,
+    Job,
+    Ragged,
+    every_place,
+    perform,
+    perform_all,
+)
 
 TINY = {"small_bytes": 0, "segment_bytes": 64, "chunk_bytes": 64, "staging_bytes": 4096}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -25,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tiny pieces": TINY,
     "odd pieces": {"small_bytes": 13, "segment_bytes": 71, "chunk_bytes": 67, "staging_bytes": 4099},
     "no checks": {"checks": "off"},
+    "checksums": {"checksums": True},
+    "checksums, tiny pieces, no extension": {"checksums": True, "native": False, **TINY},
     "no checks, tiny pieces, no extension": {"checks": "off", "native": False, **TINY},
 }
 
@@ -38,7 +49,49 @@ def test_every_plan_under_settings(communicator: Make, layout: str, settings: st
         perform_all(comm, [Job(collective, 5, root=comm.size - 1), Job(collective, 1031, in_place=in_place)])
 
 
-@pytest.mark.parametrize("settings", ["no extension", "tiny pieces"])
+@layouts({"": (3,), "2+1": (3,), "3+1": (4,)})
+def test_started_persistent_and_ragged_calls_with_checksums(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout, checksums=True, small_bytes=64, staging_bytes=4096)
+    for k, collective in enumerate(COLLECTIVES):
+        started = Attempt(comm, Job(collective, 700 + k, root=k % comm.size))
+        started.start().Wait()
+        started.check()
+        persistent = Attempt(comm, Job(collective, 300 + k))
+        request = persistent.prepare()
+        for salt in range(3):
+            persistent.renew(salt)
+            request.Start()
+            request.Wait()
+            persistent.check()
+        request.Free()
+    for collective in RAGGED:
+        blocks = comm.size ** (2 if collective.startswith("alltoall") else 1)
+        perform_all(
+            comm, [Ragged(collective, tuple(k * scale % 400 for k in range(blocks))) for scale in (1, 97)]
+        )
+
+
+@layouts({"": (2,), "2+1": (3,)})
+def test_arrays_that_others_reach_with_checksums(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout, checksums=True)
+    give, take = comm.empty(50_000, np.int64), comm.empty(50_000, np.int64)
+    for turn in range(3):
+        give[:] = np.arange(give.size) * (comm.rank + turn)
+        comm.Allreduce(give, take)
+        assert (take == np.arange(give.size) * sum(rank + turn for rank in range(comm.size))).all()
+
+
+@pytest.mark.ranks(2)
+def test_checksums_are_not_promised_where_they_cannot_be(world: MPI.Intracomm) -> None:
+    for asked in ({"device_path": "nccl"}, {"internode": "mpi"}):
+        with pytest.raises(hpccoll.UsageError, match="what NCCL moves cannot be checked"):
+            hpccoll.Communicator(world, checksums=True, **asked)
+    comm = hpccoll.Communicator(world, checksums=world.rank == 0)
+    with pytest.raises(hpccoll.MismatchError, match="checksums is True on rank 0, False on rank 1"):
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("settings", ["no extension", "tiny pieces", "checksums"])
 @on_layouts(4, 5)
 def test_some_calls_under_settings(communicator: Make, layout: str, settings: str) -> None:
     comm = communicator(layout=layout, **SETTINGS[settings])
