@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpccoll.errors import ResourceError, TopologyError, UsageError
+from hpccoll.memory.limits import memory_limit
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -143,12 +144,13 @@ def create_segment(nbytes: int, *, directory: str = "/dev/shm", purpose: str) ->
     `purpose`: letters, digits, ``_`` and ``.``; it ends the file's name and appears in errors.
 
     Raises: UsageError for a bad argument; ResourceError (with `errno`) when the directory is missing or
-    not writable, has too little room, or when descriptors or address space are used up.  Then nothing
-    is left behind.
+    not writable, has too little room, when a control group leaves too little memory, or when descriptors or
+    address space are used up.  Then nothing is left behind.
     """
     if not _PURPOSE.fullmatch(purpose):
         raise UsageError(f"purpose {purpose!r} has characters other than letters, digits, '_' and '.'")
     nbytes = _whole_pages(nbytes)
+    _check_limit(nbytes, purpose)
     pid = os.getpid()
     name = f"hpccoll-{os.geteuid()}-{pid_space()}-{pid}-{process_start(pid)}-{secrets.token_hex(8)}-{purpose}"
     path = os.path.join(os.path.abspath(directory), name)
@@ -329,6 +331,19 @@ def _map(descriptor: int, nbytes: int) -> ctypes.Array[ctypes.c_char]:
     # Views may live on while the interpreter goes down: then the kernel unmaps.
     weakref.finalize(memory, libc.munmap, address, nbytes).atexit = False
     return memory
+
+
+def _check_limit(nbytes: int, purpose: str) -> None:
+    """Raises ResourceError where the control group would kill a process for so many bytes more."""
+    limit = memory_limit()
+    if limit is not None and nbytes > limit.left:
+        refusal = ResourceError(
+            f"shared memory segment of {_in_words(nbytes)} for {purpose}: only {_in_words(limit.left)} are "
+            f"left of the memory limit of {_in_words(limit.total)} ({limit.directory}), above which the "
+            "kernel kills; ask the batch system or the container for more, or lower HPCCOLL_STAGING_BYTES"
+        )
+        refusal.errno = errno.ENOMEM
+        raise refusal
 
 
 def _refuse_other(error: OSError, path: str) -> None:

@@ -44,18 +44,37 @@ def open_lifelines(
 ) -> Lifelines | None:
     """Connect the leaders of all nodes; None on other ranks, and where there is one node.
 
-    Collective over `comm`.  A connection that cannot be made (a firewall, too few descriptors) is left out.
+    Collective over `comm`.  A connection that cannot be made (a firewall, too few descriptors, no thread to
+    read it) is left out.
     Raises: CollectiveTimeoutError as `gather`.
     """
     if layout.node_count == 1:
         return None
+    leads = layout.leader(layout.node(comm.rank)) == comm.rank
+    if not leads:
+        return _opened(comm, layout, hosts, control, peers, deadline, leads=False, reads=False)
+    with WATCH.reserved() as reads:
+        return _opened(comm, layout, hosts, control, peers, deadline, leads=True, reads=reads)
+
+
+def _opened(
+    comm: MPI.Intracomm,
+    layout: Layout,
+    hosts: Sequence[HostFacts],
+    control: Control,
+    peers: Peers,
+    deadline: float,
+    *,
+    leads: bool,
+    reads: bool,
+) -> Lifelines | None:
+    """`leads`: this rank leads its node; `reads`: it has a thread, without which it connects to nobody."""
     node = layout.node(comm.rank)
-    leads = layout.leader(node) == comm.rank
-    parent = layout.leader((node - 1) // CHILDREN) if leads and node else None
+    parent = layout.leader((node - 1) // CHILDREN) if reads and node else None
     children = [
         layout.leader(child)
         for child in range(CHILDREN * node + 1, CHILDREN * node + 1 + CHILDREN)
-        if leads and child < layout.node_count
+        if reads and child < layout.node_count
     ]
     found: dict[int, socket.socket] = {}
     listener = _listener() if children else None

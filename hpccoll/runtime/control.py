@@ -299,7 +299,8 @@ class Control:
         if self._buffer[start + REFUSED_BYTE]:
             (said,) = struct.unpack_from("<H", self._buffer, start + FINGERPRINT_BYTES)
             length += 2 + min(said, TEXT_BYTES)
-        return self._memory[start : start + length].copy()
+        head: Array = self._memory[start : start + length].copy()
+        return head
 
     def _tell(self, start: int, sequence: int, kind: int, data: Array) -> None:
         assert self._checksum is not None

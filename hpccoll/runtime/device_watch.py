@@ -14,6 +14,8 @@ import threading
 import weakref
 from typing import Protocol
 
+from hpccoll.runtime.threads import started_thread
+
 TICK_S = 0.25
 
 
@@ -41,8 +43,7 @@ class DeviceWatch:
         with self._lock:
             self._all.add(one)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hpccoll-devices", daemon=True)
-                self._thread.start()
+                self._thread = started_thread(self._run, "hpccoll-devices")
 
     def remove(self, one: Watched) -> None:
         """It looks after itself from now on, or is gone."""

@@ -26,12 +26,14 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpccoll.runtime.control import Control, Farewell
 from hpccoll.runtime.peers import Farewells, Peers
 from hpccoll.runtime.reason import LOST, Reason
+from hpccoll.runtime.threads import started_thread
 
 TICK_S = 0.25
 LOOK_S = 1.0  # ranks that wait look more often
@@ -200,6 +202,7 @@ class Watch:
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        self._reserved = 0
 
     def forked(self) -> None:
         """In a forked child, whose parent's connections would stay open with it."""
@@ -214,9 +217,24 @@ class Watch:
         """Read these too."""
         with self._lock:
             self._all.add(weakref.ref(lifelines))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hpccoll-watch", daemon=True)
-                self._thread.start()
+            self._have_thread()
+
+    @contextmanager
+    def reserved(self) -> Generator[bool, None, None]:
+        """Inside there is the thread that reads connections; False where the system has none to give."""
+        with self._lock:
+            self._reserved += 1
+            found = self._have_thread()
+        try:
+            yield found
+        finally:
+            with self._lock:
+                self._reserved -= 1
+
+    def _have_thread(self) -> bool:
+        if self._thread is None:
+            self._thread = started_thread(self._run, "hpccoll-watch")
+        return self._thread is not None
 
     def remove(self, lifelines: Lifelines) -> None:
         """Read these no more."""
@@ -243,7 +261,7 @@ class Watch:
                     one.tick()
                     del one  # which is not to be kept while this thread listens
             with self._lock:
-                if not self._all:
+                if not self._all and not self._reserved:
                     self._thread = None
                     return
 

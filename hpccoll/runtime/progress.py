@@ -25,6 +25,7 @@ from mpi4py import MPI
 
 from hpccoll.errors import UsageError
 from hpccoll.observe.metrics import Timing
+from hpccoll.runtime.threads import started_thread
 from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
 
 T = TypeVar("T")
@@ -205,8 +206,7 @@ class Progress:
 
     def _have_worker(self) -> None:
         if self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            self._worker = threading.Thread(target=self._work, name="hpccoll-progress", daemon=True)
-            self._worker.start()
+            self._worker = started_thread(self._work, "hpccoll-progress")
 
     def forget(self, owner: object) -> None:
         """No turns any more for the calls of a communicator that is given up."""

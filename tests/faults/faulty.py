@@ -18,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccoll
+from tests.support.control_groups import join
 
 TIMEOUT_S = float(os.environ.get("FAULTY_TIMEOUT_S", "2"))
 AT = 10  # the call at which it happens
@@ -52,6 +53,9 @@ def strike(fault: str) -> None:
         sys.exit(0)
     elif name == "late":
         time.sleep(float(detail))
+    elif name == "out-of-memory":
+        join(Path(os.environ["FAULTY_GROUP"]))
+        np.ones(1 << 27)  # a GiB, of which the kernel lets it have less
     elif name == "hold-the-GIL":
         ctypes.PyDLL(None).usleep(int(1e6 * float(detail)))
     else:

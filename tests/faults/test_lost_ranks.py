@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.faulty import LATER_S, TIMEOUT_S
 from tests.faults.nemesis import ours
+from tests.support.control_groups import limited_group
 from tests.support.launch import environment, find_mpiexec, run_ranks, started
 
 pytestmark = pytest.mark.timeout(90)
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.timeout(90)
 PROGRAM = Path(__file__).with_name("faulty.py")
 LONGEST_S = 40.0  # until a job on a busy machine has started and ended
 DEAD_S = 2.0
+FILLING_S = 2.0  # until a rank has as much memory as it may have
 SOON_S = 1.0  # after the deadline, or after the news
 RANKS = 4
 
@@ -72,6 +74,18 @@ def test_a_rank_that_dies(tmp_path: Path, fault: str, layout: str, culprit: int)
         assert re.search(rf"rank {culprit} (\(node \d, \S+\) )?died", one["text"])
         assert re.search(r"#\d+ at faulty.py:\d+ \(work\)", one["text"])
         assert one["after"] < DEAD_S
+
+
+@pytest.mark.parametrize(("layout", "culprit"), [("4", 2), ("2+2", 0), ("3+1", 3)])
+def test_a_rank_that_the_kernel_kills_for_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, culprit: int
+) -> None:
+    with limited_group(48 << 20) as group:
+        monkeypatch.setenv("FAULTY_GROUP", str(group))
+        found = outcomes(tmp_path, "out-of-memory", culprit, layout, others(culprit))
+    for rank, one in found.items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "PeerLostError", [culprit]), one["text"]
+        assert one["after"] < FILLING_S + DEAD_S
 
 
 @pytest.mark.parametrize(

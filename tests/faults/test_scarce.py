@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from hpccoll.memory.segments import sweep
 from tests.faults.nemesis import ours
+from tests.support.control_groups import inside, limited_group
 from tests.support.launch import Result, environment, find_mpiexec, run_program, started
 
 pytestmark = pytest.mark.timeout(120)
@@ -52,6 +54,45 @@ def test_what_one_rank_lacks_all_learn(tmp_path: Path, what: str, layout: str, c
             assert one["kind"] == "ResourceError", one["text"]
             assert one["seconds"] < 10
     assert len({one["kind"] for one in said(tmp_path, ranks)}) == 1
+
+
+@pytest.mark.parametrize("left", [0, 6_000_000])
+@pytest.mark.parametrize(("layout", "culprit"), [("3", 2), ("2+1", 0)])
+def test_address_space(tmp_path: Path, layout: str, culprit: int, left: int) -> None:
+    """All learn it, or it is done without (and said), or MPI itself ends the job for want of memory."""
+    before = ours()
+    result = run("address-space", culprit, tmp_path, 3, layout, SCARCE_SPACE_LEFT=str(left))
+    assert not result.timed_out
+    assert result.seconds < LONGEST_S / 2
+    if result.returncode:
+        assert "Abort(" in result.stderr, result.stderr
+        sweep()  # as the next start does: the launcher may kill a rank just when it has made a file
+    else:
+        found = said(tmp_path, 3)
+        assert len({one["kind"] for one in found}) == 1, found
+        for one in found:
+            assert one.get("right") or (one["kind"], "ulimit -v" in one["text"]) == ("ResourceError", True), (
+                one
+            )
+    assert ours() <= before
+
+
+@pytest.mark.parametrize("layout", ["3", "2+1"])
+def test_a_limit_of_memory(tmp_path: Path, layout: str) -> None:
+    """What would have the kernel kill a rank is refused on all, and they go on."""
+    with limited_group(1 << 30) as group:
+        command = find_mpiexec().command(
+            3, [*inside(group), sys.executable, str(PROGRAM), "group", "-1", str(tmp_path), str(group)]
+        )
+        env = {"HPCCOLL_LAYOUT": layout, "HPCCOLL_TRACE_DIR": str(tmp_path / "traces")}
+        result = run_program(command, timeout_s=LONGEST_S, env=env)
+    assert result.returncode == 0, result.stderr
+    for one in said(tmp_path, 3):
+        assert one["kind"] == "ResourceError", one
+        assert "MiB are left of the memory limit of" in one["text"]
+        assert "ask the batch system or the container for more" in one["text"]
+        assert one["seconds"] < 10
+        assert one["right"]
 
 
 def mounted(options: str, directory: Path) -> list[str]:

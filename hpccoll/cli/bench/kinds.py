@@ -17,6 +17,7 @@ from hpccoll.cli.bench.on_device.packages import lacking
 from hpccoll.cli.bench.options import PLAIN
 from hpccoll.cli.bench.results import Case
 from hpccoll.errors import UsageError
+from hpccoll.memory.limits import memory_limit
 
 
 class Cpu:
@@ -93,9 +94,8 @@ def _available_bytes() -> int:
     for line in _text("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             found.append(int(line.split()[1]) * 1024)
-    limit, used = (_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdigit() and used.isdigit():
-        found.append(max(0, int(limit) - int(used)))
+    if (limit := memory_limit()) is not None:
+        found.append(limit.left)
     return min(found)
 
 
