@@ -19,6 +19,7 @@ from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
 
 _RECORD_BYTES = 512
+MOST_BYTES = 1 << 24  # room is made on the others' word
 _FINE, _FAILED = 0, 1
 
 
@@ -101,11 +102,18 @@ def gathered(private: MPI.Intracomm, own: Array) -> Generator[None, None, Array]
 
 
 def collected(private: MPI.Intracomm, own: bytes) -> Generator[None, None, list[bytes]]:
-    """What every rank says, of any length, on rank 0; nothing on the others.  Collective; yields."""
+    """What every rank says, at most MOST_BYTES, on rank 0; nothing on the others.  Collective; yields.
+
+    Raises: ResourceError on all ranks, when one says more.
+    """
     length, lengths = np.array([len(own)], np.int64), np.zeros(private.size, np.int64)
-    request = private.Igather(length, lengths, root=0)
+    request = private.Iallgather(length, lengths)
     while not request.Test():
         yield None
+    if lengths.min() < 0 or lengths.max() > MOST_BYTES:
+        raise ResourceError(
+            f"a rank has {lengths.max()} bytes to say, of at most {MOST_BYTES}", rank=private.rank
+        )
     first = private.rank == 0
     room = np.zeros(int(lengths.sum()), np.uint8)
     take = [room, lengths.tolist()] if first else None

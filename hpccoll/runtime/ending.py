@@ -1,8 +1,8 @@
 """How this program ends: what the other ranks are told of it, and that it does end.
 
-After a lost rank or a deadline MPI_Finalize would wait for ranks that may never come.  A program that such an
-error ends therefore aborts the job where it would have finalised, once the others have had time to say what
-they saw.
+After a lost rank, a deadline or a wrong checksum MPI_Finalize would wait for ranks that may never come.  A
+program that such an error ends therefore aborts the job where it would have finalised, once the others have had
+time to say what they saw.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from types import TracebackType
 
 from mpi4py.run import set_abort_status
 
-from hpccoll.errors import AbortedError, CollectiveTimeoutError, PeerLostError
+from hpccoll.errors import AbortedError, CollectiveTimeoutError, IntegrityError, PeerLostError
 
 GRACE_S = 1.0
+BREAKING = (PeerLostError, CollectiveTimeoutError, IntegrityError, AbortedError)
 _uncaught: list[BaseException] = []
 
 
@@ -57,7 +58,7 @@ def why() -> str:
 
 def end_the_job() -> None:
     """Abort in place of MPI_Finalize, where this could wait for ever."""
-    if _uncaught and isinstance(_uncaught[-1], (PeerLostError, CollectiveTimeoutError, AbortedError)):
+    if _uncaught and isinstance(_uncaught[-1], BREAKING):
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(GRACE_S)

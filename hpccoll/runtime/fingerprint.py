@@ -28,6 +28,11 @@ _WIRES = ("", *WIRES)
 ACCEPTED, REFUSED_VALUE, REFUSED_TYPE = range(3)
 # Ragged calls are other calls than those with equal blocks; so is making a persistent one.
 REGULAR, RAGGED, MAKING, EXCHANGING, ALLOCATING, CLOSING = 0, 1, 2, 4, 8, 16
+# Which method takes blocks of different lengths.
+UNEQUAL = {
+    "allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv", "alltoall": "Alltoallv",
+    "reduce_scatter": "Reduce_scatter",
+}  # fmt: skip
 FORMS = {
     RAGGED: " with counts",
     MAKING: ", persistent, being made",
@@ -131,6 +136,11 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
     fewest = min(_sides_by_call(found), key=len)
     own = next((call for one, call in found if rank in one.ranks), found[0][1])
     words = "; ".join(side for side in sides if side) or "the same by now, but not before"
+    # All ranks come to the same answer, so that they may exchange their counts next.
+    forms = {(call.collective, call.form, call.sequence) for _, call in found}
+    counts_differ = len(forms) == 1 and len({(call.counts, call.count) for _, call in found}) > 1
+    if counts_differ and own.form == REGULAR and own.collective in UNEQUAL:
+        words += f" (blocks of different lengths: {UNEQUAL[own.collective]})"
     error = MismatchError(
         f"the ranks call different things (nothing was moved): {words}",
         collective=own.collective,
@@ -138,10 +148,8 @@ def disagreement(calls: Sequence[Called], rank: int, total: int) -> HpccollError
         rank=rank,
         suspects=fewest if 2 * len(fewest) < total else (),
     )
-    # All ranks come to the same answer, so that they may exchange their counts next.
-    forms = {(call.collective, call.form, call.sequence) for _, call in found}
     error.on_devices = on_devices
-    error.counts_differ = len(forms) == 1 and len({(call.counts, call.count) for _, call in found}) > 1
+    error.counts_differ = counts_differ
     return error
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from hpccoll.cores import give_core
-from hpccoll.errors import CollectiveTimeoutError, ResourceError
+from hpccoll.errors import CollectiveTimeoutError, ResourceError, TopologyError
 from hpccoll.topology.notation import format_ranks
 
 Tags = tuple[int, int]
@@ -27,6 +27,8 @@ HERE_AND_VERDICT: Tags = (32765, 32766)  # MPI promises tags up to 32767
 
 VERDICT_GRACE_S = 2.0
 """How long after its own deadline a rank still waits for what rank 0 has found."""
+
+MOST_BYTES = 1 << 24  # that a rank may say: room for what others say is made on their word
 
 _NAMED = 30  # so many missing ranks are named; a verdict is always an eager message
 
@@ -94,12 +96,17 @@ def gather(comm: MPI.Intracomm, payload: bytes, deadline: float, step: str) -> l
 
     Raises:
         CollectiveTimeoutError: it is not complete at `deadline`; the message has `step`.
+        TopologyError: on all ranks, when one has more than MOST_BYTES to say.
 
     """
     longest = np.array([len(payload)], dtype=np.int64)
     comm_longest = np.zeros(1, dtype=np.int64)
     wait_all([comm.Iallreduce(longest, comm_longest, MPI.MAX)], deadline, step, comm.rank)
     room = int(comm_longest[0])
+    if not 0 <= room <= MOST_BYTES:
+        raise TopologyError(
+            f"{step}: a rank has {room} bytes to say, of at most {MOST_BYTES}", rank=comm.rank
+        )
     # The length travels along, since zero bytes at the end could belong to the payload.
     record = np.zeros(8 + room, dtype=np.uint8)
     record[:8] = np.frombuffer(len(payload).to_bytes(8, "little"), np.uint8)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpccoll.observe.reading import read_directory
-from tests.faults import faulty
+from tests.faults import corrupting, faulty
 from tests.support.launch import find_mpiexec, until
 from tests.support.virtual_hosts import VirtualHosts, remote_options
 
@@ -77,6 +77,40 @@ def test_a_rank_of_another_host_is_stopped(layout: tuple[int, ...], culprit: int
             "text"
         ]
         assert faulty.TIMEOUT_S * 0.95 < one["after"] < faulty.TIMEOUT_S + 1
+
+
+@pytest.mark.parametrize(("layout", "culprit"), [((2, 2), 2), ((3, 1), 3), ((3, 1), 0)])
+def test_a_rank_of_another_host_calls_another_thing(layout: tuple[int, ...], culprit: int) -> None:
+    with running("differs", culprit, layout) as (_, directory):
+        struck = directory / "struck"
+        until(struck.exists, START_S)
+        found = reports(directory, list(range(RANKS)), float(struck.read_text()))
+    for rank, one in found.items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "MismatchError", [culprit]), one["text"]
+        assert "collective: " in one["text"]
+        assert 0 <= one["after"] < 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bit_is_flipped_on_the_way_to_another_host(layout: tuple[int, ...]) -> None:
+    launcher, wanted = find_mpiexec(), 20
+    with tempfile.TemporaryDirectory(prefix="hpccoll-bits-") as name, VirtualHosts(len(layout)) as hosts:
+        options = remote_options(launcher.flavour, hosts.hosts, layout)
+        program = [sys.executable, corrupting.__file__, "hosts", str(wanted), "checked", name]
+        job = hosts.start(
+            "node0", [launcher.path, *options, *program], env={"HPCCOLL_TRACE_DIR": f"{name}/traces"}
+        )
+        files = [Path(name) / f"{rank}.json" for rank in range(RANKS)]
+        try:
+            until(lambda: all(file.exists() for file in files), START_S + 2 * wanted)
+        finally:
+            hosts.kill()
+            job.communicate(timeout=30)
+        found = [one for file in files for one in json.loads(file.read_text())]
+    assert len(found) == wanted * RANKS
+    for one in found:
+        assert (one["kind"], one["wrong"], len(one["nodes"])) == ("IntegrityError", "", len(layout)), one
+    assert {one["level"] for one in found} == {"node", "between nodes"}
 
 
 @pytest.mark.parametrize("way", ["both ways", "from it", "to it"])

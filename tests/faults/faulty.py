@@ -13,11 +13,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll.calls import Call
+from hpccoll.runtime.executor import Execution
+from hpccoll.runtime.movement import Movement
+from hpccoll.runtime.planning import Planned
 from tests.support.control_groups import join
 
 TIMEOUT_S = float(os.environ.get("FAULTY_TIMEOUT_S", "2"))
@@ -73,7 +78,10 @@ def work(comm: hpccoll.Communicator, fault: str, culprit: int, directory: Path) 
                 strike_soon(signal.Signals[fault.removeprefix("during-")], directory)
             else:
                 noted(directory)
-                strike(fault)
+                if fault == "differs":
+                    comm.Bcast(long)
+                else:
+                    strike(fault)
         comm.Allreduce(MPI.IN_PLACE, long)
         comm.Bcast(short, root=number % comm.size)
         request = comm.Iallreduce(MPI.IN_PLACE, short)
@@ -108,11 +116,51 @@ def noted(directory: Path) -> None:
     (directory / "struck").write_text(str(now()))
 
 
+def strike_at_step(fault: str, culprit: bool, directory: Path) -> None:
+    """`at:SIGNAL:FAMILY:CHUNK`: from call AT on, when this rank begins an operation of these."""
+    _, name, family, chunk = fault.split(":")
+    start = Execution._start
+
+    def starts(self: Execution, index: int) -> None:
+        operation = self._operations[index]
+        plan_step = PLAN[-1].plan.steps[operation.step]
+        if culprit and len(PLAN) > AT and (plan_step.family, plan_step.chunk) == (family, int(chunk)):
+            noted(directory)
+            os.kill(os.getpid(), signal.Signals[name])
+        start(self, index)
+
+    move = Movement.move
+
+    def moves(self: Movement, call: Call, planned: Planned, *rest: Any) -> Any:
+        PLAN.append(planned)
+        return move(self, call, planned, *rest)
+
+    Execution._start, Movement.move = starts, moves  # type: ignore[method-assign]
+
+
+PLAN: list[Planned] = []  # of the calls that have moved elements, in their order
+
+
+def in_steps(comm: hpccoll.Communicator) -> None:
+    """Calls of several chunks on two levels."""
+    values = np.ones(60_000)
+    for _ in range(CALLS):
+        comm.Allreduce(MPI.IN_PLACE, values)
+        values[:] = 1
+
+
 def main(fault: str, culprit: int, directory: Path) -> None:
-    comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=TIMEOUT_S)
+    at_step = fault.startswith("at:")
+    settings: dict[str, Any] = {"native": False, "chunk_bytes": 100_000} if at_step else {}
+    comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=TIMEOUT_S, **settings)
     ended = {"kind": "", "text": "", "suspects": ()}
     try:
-        work(comm, fault, culprit, directory)
+        if at_step:
+            strike_at_step(fault, comm.rank == culprit, directory)
+            with comm.forced("reduce_ring_broadcast"):
+                in_steps(comm)
+        else:
+            work(comm, fault, culprit, directory)
     except hpccoll.HpccollError as error:
         ended = {"kind": type(error).__name__, "text": str(error), "suspects": error.suspects}
         raise

@@ -32,6 +32,7 @@ CALLS = 30
 TIMEOUT_S = 1.5
 DEAD_S = 2.0
 SOON_S = 1.0
+CHECKED = 0.2  # of all schedules have checksums
 CUTTING_S = 1.0  # until a link that is being cut is
 START_S = 40.0
 DEATHS = ("SIGKILL",)
@@ -60,6 +61,7 @@ def schedule(seed: int, number: int) -> dict[str, Any]:
         "delay_s": chance.choice([1e-6, 1e-4, 1e-3, 1e-2]),
         "calls": CALLS,
         "timeout_s": TIMEOUT_S,
+        "checksums": chance.random() < CHECKED,
     }
 
 

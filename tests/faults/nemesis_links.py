@@ -40,6 +40,7 @@ def schedule(seed: int, number: int) -> dict[str, Any]:
         "delay_s": 0.0,
         "calls": CALLS,
         "timeout_s": TIMEOUT_S if fault in LINK_CUTS else PATIENT_S,
+        "checksums": chance.random() < CHECKED,
     }
 
 

@@ -120,7 +120,8 @@ class Rank:
 
     def __init__(self, directory: Path) -> None:
         self.schedule: dict[str, Any] = json.loads((directory / "schedule.json").read_text())
-        self.comm = hpccoll.Communicator(MPI.COMM_WORLD, timeout_s=self.schedule["timeout_s"])
+        settings = {"timeout_s": self.schedule["timeout_s"], "checksums": self.schedule["checksums"]}
+        self.comm = hpccoll.Communicator(MPI.COMM_WORLD, **settings)
         self.mine = self.comm.rank == self.schedule["rank"]
         self._directory = directory
         self._file = os.open(directory / f"{self.comm.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ import pytest
 from tests.faults.faulty import LATER_S, TIMEOUT_S
 from tests.faults.nemesis import ours
 from tests.support.control_groups import limited_group
-from tests.support.launch import environment, find_mpiexec, run_ranks, started
+from tests.support.launch import environment, find_mpiexec, run_ranks, started, until
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -24,6 +25,7 @@ PROGRAM = Path(__file__).with_name("faulty.py")
 LONGEST_S = 40.0  # until a job on a busy machine has started and ended
 DEAD_S = 2.0
 FILLING_S = 2.0  # until a rank has as much memory as it may have
+GONE_S = 8.0  # until the last survivor has noticed, has said so and has left the others time to
 SOON_S = 1.0  # after the deadline, or after the news
 RANKS = 4
 
@@ -76,7 +78,43 @@ def test_a_rank_that_dies(tmp_path: Path, fault: str, layout: str, culprit: int)
         assert one["after"] < DEAD_S
 
 
-@pytest.mark.parametrize(("layout", "culprit"), [("4", 2), ("2+2", 0), ("3+1", 3)])
+@pytest.mark.parametrize(
+    ("layout", "culprit", "place"),
+    [
+        ("2+2", 0, "LEADERS:1"),
+        ("3+1", 3, "LEADERS:1"),
+        pytest.param("2+2", 3, "NODE:1", marks=pytest.mark.slow),
+        pytest.param("3+1", 1, "NODE:3", marks=pytest.mark.slow),
+        pytest.param("cyclic:2+2", 1, "LEADERS:0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_dies_at_a_step(tmp_path: Path, layout: str, culprit: int, place: str) -> None:
+    """On one level, while others wait on the other; in a call of several chunks."""
+    for rank, one in outcomes(tmp_path, f"at:SIGKILL:{place}", culprit, layout, others(culprit)).items():
+        assert (rank, one["kind"], one["suspects"]) == (rank, "PeerLostError", [culprit]), one["text"]
+        assert re.search(r"allreduce #\d+ at faulty.py:\d+ \(in_steps\)", one["text"])
+        assert one["after"] < DEAD_S
+
+
+@pytest.mark.parametrize(
+    ("layout", "culprit", "place"),
+    [
+        pytest.param("2+2", 2, "LEADERS:1", marks=pytest.mark.slow),
+        ("3+1", 1, "NODE:2"),
+        pytest.param("3+1", 0, "LEADERS:3", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_stops_at_a_step(tmp_path: Path, layout: str, culprit: int, place: str) -> None:
+    for rank, one in outcomes(tmp_path, f"at:SIGSTOP:{place}", culprit, layout, others(culprit)).items():
+        assert (rank, one["kind"]) == (rank, "CollectiveTimeoutError"), one["text"]
+        assert culprit in one["suspects"], one["text"]
+        assert TIMEOUT_S * 0.95 < one["after"] < TIMEOUT_S + SOON_S
+
+
+@pytest.mark.parametrize(
+    ("layout", "culprit"),
+    [("3+1", 3), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("4", 2), ("2+2", 0)))],
+)
 def test_a_rank_that_the_kernel_kills_for_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, culprit: int
 ) -> None:
@@ -173,6 +211,31 @@ def test_a_job_as_launchers_start_it_ends(tmp_path: Path, fault: str) -> None:
     assert time.monotonic() - began < TIMEOUT_S + 15
     if fault == "raise":
         assert "ArithmeticError: the matrix is singular" in result.stderr
+
+
+UNTIED = {"hydra": "-disable-auto-cleanup", "intel": "-disable-auto-cleanup", "openmpi": "--continuous"}
+
+
+@pytest.mark.parametrize("layout", ["4", pytest.param("3+1", marks=pytest.mark.slow)])
+def test_nobody_survives_where_the_launcher_ends_nobody(tmp_path: Path, layout: str) -> None:
+    program = f"echo $$ >> {tmp_path}/ranks; exec {sys.executable} {PROGRAM} signal:SIGKILL 1 {tmp_path}"
+    mpiexec = find_mpiexec()
+    path, *rest = mpiexec.command(RANKS, ["sh", "-c", program])
+    env = environment({"HPCCOLL_LAYOUT": layout, "HPCCOLL_TRACE_DIR": str(tmp_path / "traces")})
+    devnull = subprocess.DEVNULL
+    with started([path, UNTIED[mpiexec.flavour], *rest], env=env, stdout=devnull, stderr=devnull) as job:
+        until((tmp_path / "struck").exists, LONGEST_S)
+        ranks = [int(one) for one in (tmp_path / "ranks").read_text().split()]
+        until(lambda: not any(map(runs, ranks)), GONE_S)
+        assert job.wait(GONE_S) != 0
+
+
+def runs(number: int) -> bool:
+    """Whether there is a process that has not ended."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_what_ends_one_rank_ends_all(tmp_path: Path) -> None:

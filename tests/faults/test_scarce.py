@@ -56,8 +56,14 @@ def test_what_one_rank_lacks_all_learn(tmp_path: Path, what: str, layout: str, c
     assert len({one["kind"] for one in said(tmp_path, ranks)}) == 1
 
 
-@pytest.mark.parametrize("left", [0, 6_000_000])
-@pytest.mark.parametrize(("layout", "culprit"), [("3", 2), ("2+1", 0)])
+@pytest.mark.parametrize(
+    ("layout", "culprit", "left"),
+    [
+        ("3", 2, 0),
+        ("2+1", 0, 6_000_000),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("3", 2, 6_000_000), ("2+1", 0, 0))),
+    ],
+)
 def test_address_space(tmp_path: Path, layout: str, culprit: int, left: int) -> None:
     """All learn it, or it is done without (and said), or MPI itself ends the job for want of memory."""
     before = ours()
