@@ -1,8 +1,8 @@
 """How this program ends: what the other ranks are told of it, and that it does end.
 
 After a lost rank, a deadline or a wrong checksum MPI_Finalize would wait for ranks that may never come.  A
-program that such an error ends therefore aborts the job where it would have finalised, once the others have had
-time to say what they saw.
+program that such an error ends therefore aborts the job where it would have finalised, once the others have
+had time to say what they saw.
 """
 
 from __future__ import annotations

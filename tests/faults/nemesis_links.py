@@ -13,7 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults.nemesis import CALLS, LINK_CUTS, PROGRAM, START_S, TIMEOUT_S, Lines, broken_promises, read
+from tests.faults.nemesis import (
+    CALLS,
+    CHECKED,
+    LINK_CUTS,
+    PROGRAM,
+    START_S,
+    TIMEOUT_S,
+    Lines,
+    broken_promises,
+    read,
+)
 from tests.faults.nemesis_rank import LINKS
 from tests.support.launch import find_mpiexec, until
 from tests.support.virtual_hosts import VirtualHosts, remote_options

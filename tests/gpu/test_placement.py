@@ -102,6 +102,19 @@ def test_without_nccl_on_one_rank_all_go_over_the_host(
     strict.close()
 
 
+@layouts({"": (2,), "2+1": (3,)})
+def test_with_checksums_all_go_over_the_host(world: MPI.Intracomm, layout: str, stream: int) -> None:
+    """NCCL would move elements that nobody compares."""
+    with hpccoll.Communicator(world, layout=layout, checksums=True) as comm:
+        for count in (3, 50_000):
+            receive = mirror(np.zeros(count), stream)
+            comm.Allreduce(mirror(np.full(count, comm.rank + 1.0), stream), receive)
+            assert (receive.download() == sum(range(1, comm.size + 1))).all()
+            comm.Iallreduce(mirror(np.ones(count), stream), receive).Wait()
+            assert (receive.download() == comm.size).all()
+        assert comm.device_path == "host: checksums are asked for, and what NCCL moves cannot be checked"
+
+
 @layouts({"": (2, 4), "3+1": (4,)})
 def test_arrays_on_the_host_and_on_devices_in_one_call(communicator: Make, layout: str, stream: int) -> None:
     comm = communicator(layout=layout)
