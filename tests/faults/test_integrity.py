@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll.runtime import context, movement
+from hpccoll.transports.sums import Sums
 from tests.faults.corrupting import MOST_CALLS, TIMEOUT_S
 from tests.support.launch import environment, find_mpiexec, started
 from tests.support.layouts import layouts
-from tests.support.oracle import Job, perform
+from tests.support.oracle import COLLECTIVES, Job, perform
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -115,6 +118,25 @@ def test_mistakes_are_what_they_were(world: MPI.Intracomm, layout: str) -> None:
             with pytest.raises(hpccoll.UsageError, match="rank 1: "):
                 perform(comm, Job("broadcast", count, root=7 if comm.rank == 1 else 0))
             perform(comm, Job("allreduce", count))
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["engine", "no extension"])
+@layouts({"": (2,), "2+1": (3,)})
+def test_without_the_setting_nothing_is_computed(
+    world: MPI.Intracomm, layout: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(*_: object) -> None:
+        raise AssertionError("a checksum")
+
+    for name in ("tell", "tell_of", "check", "check_in"):
+        monkeypatch.setattr(Sums, name, unexpected)
+    monkeypatch.setattr(zlib, "crc32", unexpected)
+    for module in (context, movement):
+        monkeypatch.setattr(module, "checksum_function", unexpected)
+    with hpccoll.Communicator(world, layout=layout, native=native) as comm:
+        for count in (3, 3, 20_000, 20_000):
+            for collective in COLLECTIVES:
+                perform(comm, Job(collective, count))
 
 
 assert TIMEOUT_S > 2 * SOON_S

@@ -37,6 +37,7 @@ TESTS = [
     "tests/unit/test_engine.py",
     "tests/unit/test_engine_calls.py",
     "tests/unit/test_flags.py",
+    "tests/unit/test_checksums.py",
     "tests/unit/test_kernels.py",
     "tests/unit/test_native_repeats.py",
     "tests/unit/test_native_tape.py",
