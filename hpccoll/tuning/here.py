@@ -36,7 +36,7 @@ def gather_fingerprint(
         layout=str(machine.layout),
         hardware=tuple(f"{len(list(run))} x {text}" for text, run in groupby(hosts)),
         mpi=machine.mpi_library,
-        extension=machine.native and config.native,
+        extension=machine.native and config.native and not config.checksums,  # which leave the engine out
         settings={name: getattr(config, name) for name in SETTINGS},
     )
 
