@@ -69,6 +69,14 @@ class Algorithm(ABC):
                 between[node] += elements
         return {node: (between[node], within[node]) for node in between}
 
+    def arriving(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> dict[int, int]:
+        """Elements that come to each node from others in the whole step; arguments as for `traffic`."""
+        found = dict.fromkeys(nodes, 0)
+        for source, target, elements in self.edges(kind, lengths, root):
+            if nodes[source] != nodes[target]:
+                found[nodes[target]] += elements
+        return found
+
     def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
         """Elements that the member with most to combine combines; `lengths` as for `edges`."""
         return 0

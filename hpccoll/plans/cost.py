@@ -169,13 +169,11 @@ def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
         (shape.lengths[group], shape.root(group), tuple(node_of[member] for member in members))
         for group, members in enumerate(shape.groups)
     )
-    arriving = 0  # at the root's node, of a gather
+    arriving = [0] * layout.node_count
     for (lengths, root, nodes), times in alike.items():
-        traffic = _traffic(shape.algorithm, shape.kind, lengths, root, nodes)
-        if shape.kind is Kind.GATHER:
-            far = sum(own for own, node in zip(lengths, nodes, strict=True) if node != nodes[root])
-            arriving = max(arriving, far * sizes.between)
-        for node, (between, within) in traffic.items():
+        for node, elements in _arriving(shape.algorithm, shape.kind, lengths, root, nodes).items():
+            arriving[node] += times * elements * sizes.between
+        for node, (between, within) in _traffic(shape.algorithm, shape.kind, lengths, root, nodes).items():
             sent[node] += times * between * sizes.between
             inside[node] += times * within * sizes.itemsize
     combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
@@ -187,7 +185,7 @@ def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     largest = max(map(sum, shape.lengths))
     itemsize = sizes.between if crosses else sizes.itemsize
     fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
-    moving = max(max(arriving, *sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
+    moving = max(max(*arriving, *sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
     combining = combines * sizes.itemsize / (links.combine_gbs * 1e9)
     time_s = rounds.messages * latency_us * 1e-6 + fill + moving + combining
     return Load(time_s, tuple(sent), tuple(inside))
@@ -199,6 +197,14 @@ def _traffic(
 ) -> Traffic:
     """Elements that each node sends to others, and moves inside, for a group whose members are on `nodes`."""
     return ALGORITHMS[algorithm].traffic(kind, _of_members(kind, len(nodes), lengths), root, nodes)
+
+
+@lru_cache(maxsize=128)
+def _arriving(
+    algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
+) -> dict[int, int]:
+    """Elements that come to each node from others."""
+    return ALGORITHMS[algorithm].arriving(kind, _of_members(kind, len(nodes), lengths), root, nodes)
 
 
 @lru_cache(maxsize=128)

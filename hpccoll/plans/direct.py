@@ -78,6 +78,13 @@ class Direct(Algorithm):
             for node in given
         }
 
+    def arriving(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> dict[int, int]:
+        if kind is not Kind.ALLTOALL:
+            return super().arriving(kind, lengths, root, nodes)
+        gives, takes = _halves(lengths)
+        other_way = self.traffic(kind, (*takes, *gives), root, nodes)
+        return {node: between for node, (between, _) in other_way.items()}
+
     def rounds(self, kind: Kind, count: int) -> Rounds:
         # A member's messages leave one after the other: a quarter of a latency each.
         return Rounds(1 + (count - 1) // 4, 0)

@@ -74,6 +74,17 @@ class Fold(Algorithm):
             found[node] = (count * (total - share) + between, (count - 1) * share + within)
         return found
 
+    def arriving(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> dict[int, int]:
+        members, shares = Counter(nodes), dict.fromkeys(nodes, 0)
+        for node, own in zip(nodes, lengths, strict=True):
+            shares[node] += own
+        found = {node: shares[node] * (len(nodes) - count) for node, count in members.items()}
+        if passes_on := _PASSES_ON.get(kind):
+            algorithm, following = passes_on
+            for node, elements in algorithm.arriving(following, lengths, root, nodes).items():
+                found[node] += elements
+        return found
+
     def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
         return (len(lengths) - 1) * max(lengths)
 
