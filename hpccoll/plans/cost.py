@@ -62,8 +62,8 @@ class Cost:
 def price(plan: Plan, itemsize: int, links: Links | None = None) -> Cost:
     """The cost of a plan whose elements have `itemsize` bytes."""
     links = links or Links()
-    loads = [_load_of(plan, step, itemsize, links) for step in plan.steps]
-    begin = 0.0 if _carries_payload(plan) else agreement_s(plan, links)
+    loads = [load_of(plan, step, itemsize, links) for step in plan.steps]
+    begin = 0.0 if carries_payload(plan) else agreement_s(plan, links)
     free = dict.fromkeys(LEVELS, begin)
     busy = dict.fromkeys(LEVELS, 0.0)
     starts: list[float] = []
@@ -96,7 +96,7 @@ def agreement_s(plan: Plan, links: Links) -> float:
 
 def edges(plan: Plan, step: Step) -> Iterator[Edge]:
     """Messages of a lowered step between world ranks, in elements."""
-    shape = _shape(step)
+    shape = shape_of(step)
     for group, members in enumerate(step.groups):
         found = _edges(shape.algorithm, shape.kind, len(members), shape.lengths[group], shape.root(group))
         for source, target, elements in found:
@@ -104,14 +104,14 @@ def edges(plan: Plan, step: Step) -> Iterator[Edge]:
 
 
 def _edges(algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], root: int) -> Iterator[Edge]:
-    return ALGORITHMS[algorithm].edges(kind, _of_members(kind, count, lengths), root)
+    return ALGORITHMS[algorithm].edges(kind, of_members(kind, count, lengths), root)
 
 
-def _of_members(kind: Kind, count: int, lengths: tuple[int, ...]) -> Sequence[int]:
+def of_members(kind: Kind, count: int, lengths: tuple[int, ...]) -> Sequence[int]:
     return lengths if kind.by_member or kind is Kind.ALLTOALL else split_evenly(lengths[0], count)
 
 
-def _shape(step: Step) -> Shape:
+def shape_of(step: Step) -> Shape:
     # Groups often share one object for their regions: a node of a thousand is then measured once.
     known: dict[int, tuple[int, ...]] = {}
     for regions in step.regions:
@@ -139,29 +139,29 @@ def _most(of_steps: list[tuple[int, ...]]) -> int:
     return max(sums, default=0)
 
 
-def _carries_payload(plan: Plan) -> bool:
+def carries_payload(plan: Plan) -> bool:
     return any(step.algorithm == ONE_SHOT for step in plan.steps)
 
 
-def _load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> Load:
+def load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> Load:
     if step.algorithm == ONE_SHOT:
         return _one_shot(plan, itemsize, links)
     sizes = Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
-    return _load(plan.layout, _shape(step), sizes, links)
+    return _load(plan.layout, shape_of(step), sizes, links)
 
 
 @lru_cache(maxsize=128)
 def _load(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     if shape.algorithm != NATIVE:
-        return _messages(layout, shape, sizes, links)
+        return messages(layout, shape, sizes, links)
     if links.fabric is not None:
         return nccl_load(layout, shape, sizes.itemsize, links.fabric)
     if shape.family == "NODE" or layout.node_count == 1:
-        return _shared_memory(layout, shape, sizes.itemsize, links)
+        return shared_memory(layout, shape, sizes.itemsize, links)
     return _native_between(layout, shape, sizes, links)
 
 
-def _messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
+def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     sent = [0] * layout.node_count
     inside = [0] * layout.node_count
     node_of = layout.node_of
@@ -196,7 +196,7 @@ def _traffic(
     algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
 ) -> Traffic:
     """Elements that each node sends to others, and moves inside, for a group whose members are on `nodes`."""
-    return ALGORITHMS[algorithm].traffic(kind, _of_members(kind, len(nodes), lengths), root, nodes)
+    return ALGORITHMS[algorithm].traffic(kind, of_members(kind, len(nodes), lengths), root, nodes)
 
 
 @lru_cache(maxsize=128)
@@ -204,13 +204,13 @@ def _arriving(
     algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
 ) -> dict[int, int]:
     """Elements that come to each node from others."""
-    return ALGORITHMS[algorithm].arriving(kind, _of_members(kind, len(nodes), lengths), root, nodes)
+    return ALGORITHMS[algorithm].arriving(kind, of_members(kind, len(nodes), lengths), root, nodes)
 
 
 @lru_cache(maxsize=128)
 def _combines(algorithm: str, kind: Kind, lengths: tuple[int, ...], count: int) -> int:
     """Elements that a member of a group of `count` combines, the one that has most to do."""
-    return ALGORITHMS[algorithm].combines(kind, _of_members(kind, count, lengths)) if kind.reduces else 0
+    return ALGORITHMS[algorithm].combines(kind, of_members(kind, count, lengths)) if kind.reduces else 0
 
 
 @lru_cache(maxsize=128)
@@ -235,7 +235,7 @@ _PASSES = {
 }
 
 
-def _shared_memory(layout: Layout, shape: Shape, itemsize: int, links: Links) -> Load:
+def shared_memory(layout: Layout, shape: Shape, itemsize: int, links: Links) -> Load:
     """Copy in what others combine or keep, combine, copy out."""
     per_member, once, part = _PASSES[shape.kind]
     inside = [0] * layout.node_count
@@ -256,12 +256,16 @@ def _shared_memory(layout: Layout, shape: Shape, itemsize: int, links: Links) ->
 def _native_between(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     """The transport's own call over several nodes: the best of the algorithms we know, less efficient."""
     links = replace(links, network_gbs=links.network_gbs * links.mpi_efficiency)
-    alternatives = [
-        _messages(layout, shape._replace(algorithm=name), sizes, links)
+    return min(alternatives(layout, shape, sizes, links).values(), key=lambda load: load.time_s)
+
+
+def alternatives(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> dict[str, Load]:
+    """By algorithm, all that can do a step."""
+    return {
+        name: messages(layout, shape._replace(algorithm=name), sizes, links)
         for name, algorithm in ALGORITHMS.items()
         if shape.kind in algorithm.kinds
-    ]
-    return min(alternatives, key=lambda load: load.time_s)
+    }
 
 
 def _one_shot(plan: Plan, itemsize: int, links: Links) -> Load:
