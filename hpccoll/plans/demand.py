@@ -60,31 +60,31 @@ class Demand(NamedTuple):
         return any(self.sent)
 
 
-def demands(plan: Plan, step: Step, itemsize: int, links: Links) -> list[Demand]:
+def demands(plan: Plan, step: Step, itemsize: int, links: Links) -> Sequence[Demand]:
     """For each group of a step."""
     if step.algorithm == ONE_SHOT:
-        return [Demand(cost.load_of(plan, step, itemsize, links).time_s)] * len(step.groups)
-    shape = cost.shape_of(step)
+        return (Demand(cost.load_of(plan, step, itemsize, links).time_s),) * len(step.groups)
     sizes = Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
-    together = _together(plan.layout, shape)
-    small: dict[tuple[int, ...], Layout] = {}
+    return _of_groups(plan.layout, cost.shape_of(step), sizes, links)
+
+
+@lru_cache(maxsize=32)
+def _of_groups(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> tuple[Demand, ...]:
+    together = _together(layout, shape)
+    small: dict[tuple[int, ...], Layout] = {}  # groups that lie alike have one
     found = []
-    for group, members in enumerate(step.groups):
-        nodes = tuple(plan.layout.node_of[member] for member in members)
+    for group, members in enumerate(shape.groups):
+        nodes = tuple(layout.node_of[member] for member in members)
         key = nodes if len(set(nodes)) > 1 else (-1,) * len(nodes)
         if key not in small:
             small[key] = Layout.from_keys(key)
-        root = (shape.roots[group],) if shape.roots else ()
-        alone = Shape(
-            shape.kind,
-            shape.family,
-            (tuple(range(len(members))),),
-            root,
-            shape.algorithm,
-            (shape.lengths[group],),
+        alone = shape._replace(
+            groups=(tuple(range(len(members))),),
+            roots=(shape.roots[group],) if shape.roots else (),
+            lengths=(shape.lengths[group],),
         )
-        found.append(_demand(small[key], alone, sizes, links, together, plan.layout.node_count))
-    return found
+        found.append(_demand(small[key], alone, sizes, links, together, layout.node_count))
+    return tuple(found)
 
 
 def _together(layout: Layout, shape: Shape) -> int:

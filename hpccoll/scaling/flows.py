@@ -80,7 +80,7 @@ class _Tasks:
         self._entries: list[tuple[Numbers, Numbers, Floats]] = []  # task, link, bytes
         fixed: list[float] = []
         least: list[float] = []
-        self._known: dict[object, tuple[Numbers, Floats]] = {}
+        self._known: dict[tuple[int, int], tuple[tuple[int, ...], Demand, Numbers, Floats]] = {}
         self.members: list[tuple[int, ...]] = []
         level_of: list[bool] = []
         owners: list[Numbers] = []
@@ -115,48 +115,52 @@ class _Tasks:
 
     # --- what each asks of which link --------------------------------------------------------------
 
-    def _add(self, task: int, members: Sequence[int], demand: Demand) -> None:
-        net, node_of = self._net, self._plan.layout.node_of
-        on_node: dict[int, list[int]] = {}
-        for member in members:
-            on_node.setdefault(node_of[member], []).append(member)
-        nodes = list(on_node)
+    def _add(self, task: int, members: tuple[int, ...], demand: Demand) -> None:
+        # Chunks ask for the same again: the objects are the same, too.
+        key = (id(members), id(demand))
+        if key not in self._known:
+            self._known[key] = (members, demand, *self._asks(members, demand))
+        _, _, on, nbytes = self._known[key]
+        if len(on):
+            self._entries.append((np.full(len(on), task), on, nbytes))
+
+    def _asks(self, members: tuple[int, ...], demand: Demand) -> tuple[Numbers, Floats]:
+        """Links, and bytes on each."""
+        net, everyone = self._net, np.array(members)
+        at = net.node_of[everyone]
+        nodes, first_seen = np.unique(at, return_index=True)
+        nodes = nodes[np.argsort(first_seen)]  # as the group numbers them
         found: list[tuple[Numbers, Floats]] = []
         if demand.crosses:
+            cards = np.unique(at * net.cards + net.card_of[everyone])
+            number = np.zeros(len(net.leaf_of), int)
+            number[nodes] = np.arange(len(nodes))
+            used = np.bincount(cards // net.cards, minlength=len(number))
             for name, of_node in ((OUT, demand.sent), (IN, demand.arriving)):
-                for node, nbytes in zip(nodes, of_node, strict=True):
-                    cards = net.near_cards(on_node[node]) if net.cards > 1 else [0]
-                    first = net.first(name) + node * net.cards
-                    found.append((first + np.array(cards), np.full(len(cards), nbytes / len(cards))))
+                node = cards // net.cards
+                found.append((net.first(name) + cards, np.array(of_node)[number[node]] / used[node]))
             if net.has_leaves and demand.pattern is not None:
-                found += self._on_leaves(members, nodes, demand)
+                found += self._on_leaves(everyone, nodes, number[at], demand)
         if any(demand.inside):
             first = net.first(MEMORY if demand.by == BY_MEMORY else MESSAGES)
-            found.append((first + np.array(nodes), np.array(demand.inside)))
+            found.append((first + nodes, np.array(demand.inside)))
         for name, nbytes in ((INSIDE, demand.of_gpu), (SWITCH, demand.switched)):
             if nbytes:
-                found.append((net.first(name) + np.array(members), np.full(len(members), nbytes)))
-        if found:
-            on = np.concatenate([one[0] for one in found])
-            self._entries.append((np.full(len(on), task), on, np.concatenate([one[1] for one in found])))
+                found.append((net.first(name) + everyone, np.full(len(members), nbytes)))
+        if not found:
+            return np.zeros(0, int), np.zeros(0)
+        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
 
     def _on_leaves(
-        self, members: Sequence[int], nodes: Sequence[int], demand: Demand
+        self, members: Numbers, nodes: Numbers, node_of: Numbers, demand: Demand
     ) -> list[tuple[Numbers, Floats]]:
-        net, node_of = self._net, self._plan.layout.node_of
+        net = self._net
         assert demand.pattern is not None
-        number = {node: index for index, node in enumerate(nodes)}
-        cards = np.array(net.near_cards(members) if net.leaf_cards > 1 else [0])
+        cards = np.unique(net.card_of[members]) if net.leaf_cards > 1 else np.zeros(1, int)
+        places = net.leaf_of[nodes].tolist()
         found = []
         for name, of_node, into in ((UP, demand.sent, False), (DOWN, demand.arriving, True)):
-            leaves = crossing(
-                demand.pattern,
-                of_node,
-                [net.leaf_of[node] for node in nodes],
-                [number[node_of[member]] for member in members],
-                into=into,
-            )
-            for leaf, nbytes in leaves.items():
+            for leaf, nbytes in crossing(demand.pattern, of_node, places, node_of.tolist(), into=into).items():
                 first = net.first(name) + leaf * net.leaf_cards
                 found.append((first + cards, np.full(len(cards), nbytes / len(cards))))
         return found

@@ -12,7 +12,6 @@ upper levels are full).  A leaf's way up carries what leaves its nodes at full r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,8 +83,12 @@ class Network:
     def __init__(self, layout: Layout, links: Links, contention: Contention) -> None:
         fabric = links.fabric
         nodes = layout.node_count
+        self._contention = contention
         self.cards = fabric.cards if fabric else 1
-        self._layout, self._contention, self._gpus = layout, contention, fabric.gpus if fabric else 1
+        self.node_of = np.array(layout.node_of)
+        local = np.array([layout.local_rank(rank) for rank in range(layout.size)])
+        # The card near a GPU; hosts have one.
+        self.card_of = local * self.cards // (fabric.gpus if fabric else 1) % self.cards
         card_rate = fabric.network.rate if fabric else links.network_gbs * 1e9
         self._begins: dict[str, int] = {}
         parts: list[Floats] = []
@@ -98,7 +101,7 @@ class Network:
             if rank < layout.size:
                 of_ranks[rank] *= part
         leaf = contention.leaf or nodes
-        self.leaf_of = [node // leaf for node in range(nodes)]
+        self.leaf_of = np.arange(nodes) // leaf
         self.leaf_cards = self.cards if contention.rails else 1
         full = card_rate * self.cards / self.leaf_cards / contention.oversubscription
         ways = np.bincount(self.leaf_of)[:, None] * np.full(self.leaf_cards, full)
@@ -125,9 +128,4 @@ class Network:
     @property
     def has_leaves(self) -> bool:
         """Ways up that could be too narrow: with more than one leaf."""
-        return self.leaf_of[-1] > 0 and self._contention.oversubscription > 1
-
-    def near_cards(self, members: Sequence[int]) -> list[int]:
-        """The cards of their node that members use."""
-        local = self._layout.local_rank
-        return sorted({local(member) * self.cards // self._gpus % self.cards for member in members})
+        return bool(self.leaf_of[-1] > 0) and self._contention.oversubscription > 1
