@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpccoll.plans.builder import Builder
@@ -57,25 +57,17 @@ class Algorithm(ABC):
         all-to-all, what each member has for one rank, then for how many ranks each member gets elements.
         """
 
+    def phases(self, kind: Kind, lengths: Sequence[int], root: int) -> Sequence[Sequence[Edge]]:
+        """The same by rounds, where a round uses other links than the next; else () for all of it at once."""
+        return ()
+
     def traffic(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> Traffic:
         """What each node sends in the whole step; `nodes` are those of the members."""
-        between = dict.fromkeys(nodes, 0)
-        within = between.copy()
-        for source, target, elements in self.edges(kind, lengths, root):
-            node = nodes[source]
-            if nodes[target] == node:
-                within[node] += elements
-            else:
-                between[node] += elements
-        return {node: (between[node], within[node]) for node in between}
+        return traffic_of(self.edges(kind, lengths, root), nodes)
 
     def arriving(self, kind: Kind, lengths: Sequence[int], root: int, nodes: Sequence[int]) -> dict[int, int]:
         """Elements that come to each node from others in the whole step; arguments as for `traffic`."""
-        found = dict.fromkeys(nodes, 0)
-        for source, target, elements in self.edges(kind, lengths, root):
-            if nodes[source] != nodes[target]:
-                found[nodes[target]] += elements
-        return found
+        return arriving_of(self.edges(kind, lengths, root), nodes)
 
     def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
         """Elements that the member with most to combine combines; `lengths` as for `edges`."""
@@ -84,3 +76,25 @@ class Algorithm(ABC):
     @abstractmethod
     def rounds(self, kind: Kind, count: int) -> Rounds:
         """The chain of messages in a group of `count` members."""
+
+
+def traffic_of(edges: Iterable[Edge], nodes: Sequence[int]) -> Traffic:
+    """What each node sends in messages between members on `nodes`."""
+    between = dict.fromkeys(nodes, 0)
+    within = between.copy()
+    for source, target, elements in edges:
+        node = nodes[source]
+        if nodes[target] == node:
+            within[node] += elements
+        else:
+            between[node] += elements
+    return {node: (between[node], within[node]) for node in between}
+
+
+def arriving_of(edges: Iterable[Edge], nodes: Sequence[int]) -> dict[int, int]:
+    """What comes to each node from others in messages between members on `nodes`."""
+    found = dict.fromkeys(nodes, 0)
+    for source, target, elements in edges:
+        if nodes[source] != nodes[target]:
+            found[nodes[target]] += elements
+    return found

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log2
 
-from hpccoll.plans.algorithm import Edge, Rounds, Traffic
+from hpccoll.plans.algorithm import Edge, Rounds, arriving_of, traffic_of
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
 from hpccoll.plans.links import Links
 from hpccoll.plans.loads import Load, Shape, Sizes
@@ -169,13 +169,20 @@ def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
         (shape.lengths[group], shape.root(group), tuple(node_of[member] for member in members))
         for group, members in enumerate(shape.groups)
     )
-    arriving = [0] * layout.node_count
-    for (lengths, root, nodes), times in alike.items():
-        for node, elements in _arriving(shape.algorithm, shape.kind, lengths, root, nodes).items():
-            arriving[node] += times * elements * sizes.between
-        for node, (between, within) in _traffic(shape.algorithm, shape.kind, lengths, root, nodes).items():
-            sent[node] += times * between * sizes.between
-            inside[node] += times * within * sizes.itemsize
+    moving = 0.0
+    phases = [traffics(shape.algorithm, shape.kind, *each) for each in alike]
+    for number in range(max(map(len, phases))):
+        of_phase = [[0] * layout.node_count for _ in range(3)]
+        for each, times in zip(phases, alike.values(), strict=True):
+            for node, counts in each[number].items() if number < len(each) else ():
+                for total, elements in zip(of_phase, counts, strict=True):
+                    total[node] += times * elements
+        between, within, arriving = of_phase
+        network_s = max(*arriving, *between) * sizes.between / (links.network_gbs * 1e9)
+        moving += max(network_s, max(within) * sizes.itemsize / (links.message_gbs * 1e9))
+        for node in range(layout.node_count):
+            sent[node] += between[node] * sizes.between
+            inside[node] += within[node] * sizes.itemsize
     combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
     longest = max(len(members) for members in shape.groups)
     rounds = _rounds(shape.algorithm, shape.kind, longest)
@@ -185,26 +192,25 @@ def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
     largest = max(map(sum, shape.lengths))
     itemsize = sizes.between if crosses else sizes.itemsize
     fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
-    moving = max(max(*arriving, *sent) / (links.network_gbs * 1e9), max(inside) / (links.message_gbs * 1e9))
     combining = combines * sizes.itemsize / (links.combine_gbs * 1e9)
-    time_s = rounds.messages * latency_us * 1e-6 + fill + moving + combining
-    return Load(time_s, tuple(sent), tuple(inside))
+    # Where segments follow one another, one is combined while the next is on its way.
+    acting = max(moving, combining) if rounds.fills else moving + combining
+    return Load(rounds.messages * latency_us * 1e-6 + fill + acting, tuple(sent), tuple(inside))
+
+
+# Of a phase, by node: elements sent to other nodes, moved inside, and come from other nodes.
+Phase = dict[int, tuple[int, int, int]]
 
 
 @lru_cache(maxsize=128)
-def _traffic(
+def traffics(
     algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
-) -> Traffic:
-    """Elements that each node sends to others, and moves inside, for a group whose members are on `nodes`."""
-    return ALGORITHMS[algorithm].traffic(kind, of_members(kind, len(nodes), lengths), root, nodes)
-
-
-@lru_cache(maxsize=128)
-def _arriving(
-    algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
-) -> dict[int, int]:
-    """Elements that come to each node from others."""
-    return ALGORITHMS[algorithm].arriving(kind, of_members(kind, len(nodes), lengths), root, nodes)
+) -> tuple[Phase, ...]:
+    """The phases of a step for a group whose members are on `nodes`, one after the other."""
+    how, of_each = ALGORITHMS[algorithm], of_members(kind, len(nodes), lengths)
+    apart = [(traffic_of(edges, nodes), arriving_of(edges, nodes)) for edges in how.phases(kind, of_each, root)]
+    every = apart or [(how.traffic(kind, of_each, root, nodes), how.arriving(kind, of_each, root, nodes))]
+    return tuple({node: (*sends[node], comes[node]) for node in sends} for sends, comes in every)
 
 
 @lru_cache(maxsize=128)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpccoll.plans import cost
+from hpccoll.plans.algorithm import arriving_of, traffic_of
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.links import Fabric, Links
 from hpccoll.plans.loads import Load, Shape, Sizes
@@ -32,6 +33,7 @@ class Pattern(NamedTuple):
     lengths: tuple[int, ...]
     root: int
     by_node: bool  # the members are the group's nodes
+    phase: int = 0
 
 
 class Demand(NamedTuple):
@@ -40,7 +42,8 @@ class Demand(NamedTuple):
     `fixed_s`: hops, and what is not on shared links; `combining_s`: of the busiest member, after that.
     `sent`, `arriving`: bytes by node, over the network.  `inside`: bytes by node, over its memory or as
     messages (`by`).  `of_gpu`, `switched`: bytes of each member's own links.  `least_s`: that the moving
-    takes at least, however free the links are.  `pattern`: of what goes between nodes.
+    takes at least, however free the links are.  `pattern`: of what goes between nodes.  `then`: what follows
+    over other links, for algorithms that have phases.
     """
 
     fixed_s: float
@@ -53,11 +56,12 @@ class Demand(NamedTuple):
     switched: float = 0.0
     least_s: float = 0.0
     pattern: Pattern | None = None
+    then: tuple[Demand, ...] = ()
 
     @property
     def crosses(self) -> bool:
-        """Bytes leave a node."""
-        return any(self.sent)
+        """Bytes leave a node, in this phase or a later one."""
+        return any(self.sent) or any(one.crosses for one in self.then)
 
 
 def demands(plan: Plan, step: Step, itemsize: int, links: Links) -> Sequence[Demand]:
@@ -113,31 +117,42 @@ def _demand(
     every = cost.alternatives(layout, shape, sizes, links)
     best = min(every, key=lambda name: every[name].time_s)
     found = _by_messages(layout, shape._replace(algorithm=best), sizes, links)
-    more = 1 / links.mpi_efficiency
-    return found._replace(
-        sent=tuple(one * more for one in found.sent), arriving=tuple(one * more for one in found.arriving)
+    return _more_between(found, 1 / links.mpi_efficiency)
+
+
+def _more_between(one: Demand, factor: float) -> Demand:
+    return one._replace(
+        sent=tuple(nbytes * factor for nbytes in one.sent),
+        arriving=tuple(nbytes * factor for nbytes in one.arriving),
+        then=tuple(_more_between(later, factor) for later in one.then),
     )
 
 
 def _by_messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Demand:
-    load = cost.messages(layout, shape, sizes, links)
+    time_s = cost.messages(layout, shape, sizes, links).time_s
     (lengths,), root = shape.lengths, shape.root(0)
     of_members = cost.of_members(shape.kind, layout.size, lengths)
     algorithm = ALGORITHMS[shape.algorithm]
-    arrive = algorithm.arriving(shape.kind, of_members, root, layout.node_of)
-    arriving = tuple(float(arrive.get(node, 0) * sizes.between) for node in range(layout.node_count))
     combines = algorithm.combines(shape.kind, of_members) if shape.kind.reduces else 0
     combining_s = combines * sizes.itemsize / (links.combine_gbs * 1e9)
-    network_s = max(*arriving, *load.sent) / (links.network_gbs * 1e9)
-    moving_s = max(network_s, max(load.inside) / (links.message_gbs * 1e9))
-    return Demand(
-        load.time_s - moving_s - combining_s,
-        combining_s,
-        tuple(map(float, load.sent)),
-        arriving,
-        tuple(map(float, load.inside)),
-        MESSAGES,
-        pattern=Pattern(shape.algorithm, shape.kind, tuple(of_members), root, by_node=False),
+    overlaps = algorithm.rounds(shape.kind, layout.size).fills > 0
+    found = []
+    moving_s = 0.0
+    for number, phase in enumerate(cost.traffics(shape.algorithm, shape.kind, lengths, root, layout.node_of)):
+        sent, inside, arriving = (
+            tuple(float(phase[node][at] * size) for node in range(layout.node_count))
+            for at, size in enumerate((sizes.between, sizes.itemsize, sizes.between))
+        )
+        network_s = max(*arriving, *sent) / (links.network_gbs * 1e9)
+        moving_s += max(network_s, max(inside) / (links.message_gbs * 1e9))
+        pattern = Pattern(shape.algorithm, shape.kind, tuple(of_members), root, by_node=False, phase=number)
+        found.append(Demand(0.0, 0.0, sent, arriving, inside, MESSAGES, pattern=pattern))
+    first, *rest = found
+    if overlaps:
+        fixed_s = time_s - max(moving_s, combining_s)
+        return first._replace(fixed_s=fixed_s, least_s=combining_s, then=tuple(rest))
+    return first._replace(
+        fixed_s=time_s - moving_s - combining_s, combining_s=combining_s, then=tuple(rest)
     )
 
 
@@ -197,13 +212,18 @@ def crossing(pattern: Pattern, of_node: Sequence[float], places: Sequence[int], 
     """
     algorithm = ALGORITHMS[pattern.algorithm]
     ends = range(len(of_node)) if pattern.by_node else node_of
+    call = (pattern.kind, pattern.lengths, pattern.root)
+    phases = () if pattern.by_node else algorithm.phases(*call)
 
-    def elements(where: Sequence[int]) -> dict[int, float]:
-        of_members = list(where)
+    def elements(where: Sequence[int]) -> dict[int, int]:
+        if phases:
+            edges = phases[pattern.phase]
+            if into:
+                return arriving_of(edges, where)
+            return {place: between for place, (between, _) in traffic_of(edges, where).items()}
         if into:
-            return dict(algorithm.arriving(pattern.kind, pattern.lengths, pattern.root, of_members))
-        found = algorithm.traffic(pattern.kind, pattern.lengths, pattern.root, of_members)
-        return {place: between for place, (between, _) in found.items()}
+            return algorithm.arriving(*call, where)
+        return {place: between for place, (between, _) in algorithm.traffic(*call, where).items()}
 
     far = elements([places[node] for node in ends])
     near: dict[int, float] = {}

@@ -63,16 +63,23 @@ class RecursiveDoubling(Algorithm):
                 build.send(members[me + 1], span)
 
     def edges(self, kind: Kind, lengths: Sequence[int], root: int) -> Iterator[Edge]:
+        for each in self.phases(kind, lengths, root):
+            yield from each
+
+    def phases(self, kind: Kind, lengths: Sequence[int], root: int) -> Sequence[Sequence[Edge]]:
         total = sum(lengths)
         power, extra = _fold(len(lengths))
-        for pair in range(extra):
-            yield Edge(2 * pair + 1, 2 * pair, total)
-            yield Edge(2 * pair, 2 * pair + 1, total)
-        distance = 1
-        while distance < power:
-            for position in range(power):
-                yield Edge(_member(position, extra), _member(position ^ distance, extra), total)
-            distance *= 2
+        rounds = [
+            [
+                Edge(_member(position, extra), _member(position ^ (1 << bit), extra), total)
+                for position in range(power)
+            ]
+            for bit in range(power.bit_length() - 1)
+        ]
+        if extra:
+            rounds.insert(0, [Edge(2 * pair + 1, 2 * pair, total) for pair in range(extra)])
+            rounds.append([Edge(2 * pair, 2 * pair + 1, total) for pair in range(extra)])
+        return rounds
 
     def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
         power, extra = _fold(len(lengths))

@@ -78,33 +78,30 @@ class _Tasks:
     def __init__(self, plan: Plan, itemsize: int, links: Links, network: Network) -> None:
         self._plan, self._net = plan, network
         self._entries: list[tuple[Numbers, Numbers, Floats]] = []  # task, link, bytes
-        fixed: list[float] = []
-        least: list[float] = []
+        self._fixed: list[float] = []
+        self._least: list[float] = []
+        self._chains: list[tuple[int, int]] = []  # a task, and the phase that follows
         self._known: dict[tuple[int, int], tuple[tuple[int, ...], Demand, Numbers, Floats]] = {}
         self.members: list[tuple[int, ...]] = []
-        level_of: list[bool] = []
-        owners: list[Numbers] = []
+        crosses: list[bool] = []
+        owners: list[tuple[Numbers, Numbers]] = []  # of each step: by rank, its first and its last task
         for step in plan.steps:
-            owner = np.full(plan.layout.size, -1)
+            first, last = np.full(plan.layout.size, -1), np.full(plan.layout.size, -1)
             for members, demand in zip(step.groups, demands(plan, step, itemsize, links), strict=True):
-                task = len(fixed)
-                slowest = float(network.slow[list(members)].min())
-                fixed.append(demand.fixed_s + demand.combining_s / slowest)
-                least.append(self._least_s(demand, slowest, links))
-                owner[list(members)] = task
-                level_of.append(demand.crosses)
-                self.members.append(members)
-                self._add(task, members, demand)
-            owners.append(owner)
-        self.fixed_s, self._least = np.array(fixed), np.array(least)
-        if self._entries:
-            self.tasks, self.links = (
-                np.concatenate([entry[at] for entry in self._entries]) for at in (0, 1)
-            )
-            self.seconds = np.concatenate([entry[2] for entry in self._entries]) / network.capacity[self.links]
-        else:
-            self.tasks, self.links, self.seconds = np.zeros(0, int), np.zeros(0, int), np.zeros(0)
-        self._wait_for(owners, np.array(level_of, bool))
+                ranks = list(members)
+                first[ranks] = len(self._fixed)
+                for phase, one in enumerate((demand, *demand.then)):
+                    if phase:
+                        self._chains.append((len(self._fixed) - 1, len(self._fixed)))
+                    self._add(members, one, float(network.slow[ranks].min()), links)
+                    crosses.append(demand.crosses)
+                last[ranks] = len(self._fixed) - 1
+            owners.append((first, last))
+        self.fixed_s, self.least_s = np.array(self._fixed), np.array(self._least)
+        empty = (np.zeros(0, int), np.zeros(0, int), np.zeros(0))
+        self.tasks, self.links, nbytes = map(np.concatenate, zip(empty, *self._entries, strict=True))
+        self.seconds = nbytes / network.capacity[self.links]
+        self._wait_for(owners, np.array(crosses, bool))
 
     @staticmethod
     def _least_s(demand: Demand, slowest: float, links: Links) -> float:
@@ -115,7 +112,11 @@ class _Tasks:
 
     # --- what each asks of which link --------------------------------------------------------------
 
-    def _add(self, task: int, members: tuple[int, ...], demand: Demand) -> None:
+    def _add(self, members: tuple[int, ...], demand: Demand, slowest: float, links: Links) -> None:
+        task = len(self._fixed)
+        self._fixed.append(demand.fixed_s + demand.combining_s / slowest)
+        self._least.append(self._least_s(demand, slowest, links))
+        self.members.append(members)
         # Chunks ask for the same again: the objects are the same, too.
         key = (id(members), id(demand))
         if key not in self._known:
@@ -131,7 +132,7 @@ class _Tasks:
         nodes, first_seen = np.unique(at, return_index=True)
         nodes = nodes[np.argsort(first_seen)]  # as the group numbers them
         found: list[tuple[Numbers, Floats]] = []
-        if demand.crosses:
+        if any(demand.sent):
             cards = np.unique(at * net.cards + net.card_of[everyone])
             number = np.zeros(len(net.leaf_of), int)
             number[nodes] = np.arange(len(nodes))
@@ -167,22 +168,23 @@ class _Tasks:
 
     # --- who waits for whom ------------------------------------------------------------------------
 
-    def _wait_for(self, owners: Sequence[Numbers], crosses: NDArray[np.bool_]) -> None:
+    def _wait_for(self, owners: Sequence[tuple[Numbers, Numbers]], crosses: NDArray[np.bool_]) -> None:
         """A task waits for those of its members in the steps before it, and for the last of its level."""
         before = {level: np.full(self._plan.layout.size, -1) for level in (False, True)}
         count = len(self.fixed_s)
-        pairs: list[Numbers] = [np.zeros(0, int)]  # earlier task and later one, as one number
-        for step, owner in zip(self._plan.steps, owners, strict=True):
-            mine = owner >= 0
-            level = np.zeros(len(owner), bool)
-            level[mine] = crosses[owner[mine]]
-            last = np.where(level, before[True], before[False])
-            for earlier in (*(owners[index] for index in step.after), last):
+        # An earlier task and a later one, as one number.
+        pairs = [np.array([one * count + other for one, other in self._chains], int)]
+        for step, (first, last) in zip(self._plan.steps, owners, strict=True):
+            mine = first >= 0
+            level = np.zeros(len(first), bool)
+            level[mine] = crosses[first[mine]]
+            latest = np.where(level, before[True], before[False])
+            for earlier in (*(owners[index][1] for index in step.after), latest):
                 both = mine & (earlier >= 0)
-                pairs.append(np.unique(earlier[both] * count + owner[both]))
-            for one, latest in before.items():
+                pairs.append(np.unique(earlier[both] * count + first[both]))
+            for one, of_level in before.items():
                 chosen = mine & (level == one)
-                latest[chosen] = owner[chosen]
+                of_level[chosen] = last[chosen]
         earlier_ones, later_ones = np.divmod(np.unique(np.concatenate(pairs)), max(1, count))
         self._waits = np.bincount(later_ones, minlength=count)
         self._followers = np.split(later_ones, np.cumsum(np.bincount(earlier_ones, minlength=count))[:-1])
@@ -192,7 +194,7 @@ class _Tasks:
     def run(self, ready: Floats) -> float:
         """The end of the last task; `ready`: when each rank makes the call."""
         count = len(self.fixed_s)
-        longest = self._least.copy()
+        longest = self.least_s.copy()
         np.maximum.at(longest, self.tasks, self.seconds)
         # Of the time that a task takes alone, the part that each of its links is busy.
         shares = self.seconds / np.where(longest > 0, longest, 1)[self.tasks]

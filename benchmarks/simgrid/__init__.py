@@ -1,0 +1,1 @@
+"""Plans replayed by SimGrid, a simulator of others, on the platform that ours simulates."""
