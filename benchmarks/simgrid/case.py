@@ -37,7 +37,9 @@ def available() -> str | None:
         done = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
         return f"{PYTHON} cannot import simgrid within a minute"
-    return None if done.returncode == 0 else "SimGrid is missing (Debian, Ubuntu: apt install python3-simgrid)"
+    return (
+        None if done.returncode == 0 else "SimGrid is missing (Debian, Ubuntu: apt install python3-simgrid)"
+    )
 
 
 def replay_s(

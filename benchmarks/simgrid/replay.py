@@ -37,7 +37,9 @@ def platform(case):
     out = [link(f"out{node}", case["nodes"][node]["network"]) for node in nodes]
     into = [link(f"in{node}", case["nodes"][node]["network"]) for node in nodes]
     messages = [link(f"messages{node}", case["messages"]) for node in nodes]
-    leaves = [(link(f"up{number}", rate), link(f"down{number}", rate)) for number, rate in enumerate(case["leaves"])]
+    leaves = [
+        (link(f"up{number}", rate), link(f"down{number}", rate)) for number, rate in enumerate(case["leaves"])
+    ]
 
     def join(one, other, links, both=False):
         zone.add_route(hosts[one].netpoint, hosts[other].netpoint, None, None, links, both)

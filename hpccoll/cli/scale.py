@@ -15,15 +15,30 @@ from hpccoll.cli.bench import flags
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.options import Options
 from hpccoll.cli.bench.options import read as read_options
+from hpccoll.cli.tune.progress import Progress
 from hpccoll.errors import HpccollError, UsageError
+from hpccoll.plans.machines import Machine, machine_of
 from hpccoll.scaling import study as studies
+from hpccoll.scaling.network import Contention
 from hpccoll.scaling.study import MEASURED, SIMULATED, Point, Study
 from hpccoll.scaling.table import HEADER, LEGEND, UNITS, row, title
+from hpccoll.topology.layout import Layout
 
 NAME = "scale"
 HELP = "a collective over more and more nodes: measured in one job, or priced for a machine; table and report"
 _SIZED = {"minbytes": "1K", "maxbytes": "16M", "stepfactor": "4"}
 _MOST_NODES = 65536
+_CONTENTION: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
+    ("--cards", "N", int, "network cards of a node (default: the machine's)"),
+    ("--leaf", "N", int, "nodes under one leaf switch (default: one switch joins all)"),
+    ("--oversubscription", "X", float, "bandwidth of a leaf's nodes over that of its way up (default: 1)"),
+    ("--last", "N", int, "ranks on the last node, where there are several (default: as on the others)"),
+)
+_SLOW = (
+    ("--slow-node", "NODE:PART", "a node whose network reaches this part of its rate; may be repeated"),
+    ("--slow-rank", "RANK:PART", "a rank that moves and combines at this part of the speed; may be repeated"),
+    ("--late", "RANK:US", "a rank that makes the call so many microseconds late; may be repeated"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +59,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--gpus", metavar="N", type=int, help="with --machine: ranks on a node (default: its GPUs)"
     )
+    shared = parser.add_argument_group("with --machine: what ranks share, and what is slow (docs/scaling.md)")
+    for flag, metavar, kind, text in _CONTENTION:
+        shared.add_argument(flag, metavar=metavar, type=kind, help=text)
+    shared.add_argument(
+        "--rails", action="store_true", help="each card of a node has leaf switches of its own"
+    )
+    for flag, metavar, text in _SLOW:
+        shared.add_argument(flag, metavar=metavar, action="append", default=[], help=text)
     own.add_argument(
         "--with",
         metavar="FILE",
@@ -109,6 +132,10 @@ def _check(args: argparse.Namespace, options: Options) -> None:
         raise UsageError("--json - : name a file; a study that was stopped goes on from it")
     if args.gpus is not None and (args.machine is None or args.gpus < 1):
         raise UsageError(f"--gpus {args.gpus}: a number of at least 1, with --machine")
+    if args.machine is None:
+        for flag in (*(one[0] for one in _CONTENTION), *(one[0] for one in _SLOW), "--rails"):
+            if getattr(args, flag.lstrip("-").replace("-", "_")):
+                raise UsageError(f"{flag} is for what is simulated: say --machine NAME too")
 
 
 def _study(options: Options, kind: str, source: str) -> Study:
@@ -155,8 +182,7 @@ class _Keeper:
         self._args, self._file = args, None if options.json is None else Path(options.json)
         self._study = _study(options, MEASURED, f"{layout} ranks on {_some(hosts)}")
         self._sizes = tuple(options.sizes)
-        self._begin = time.monotonic()
-        self._left = 0
+        self._progress = _progress(0)
         self._status = 0
         self._others: list[Study] = []
 
@@ -176,7 +202,7 @@ class _Keeper:
             return f"--json: {error}; --again replaces it"
         done = {count for count in counts if len(self._study.on(count)) >= len(self._sizes)}
         left = tuple(count for count in counts if count not in done)
-        self._left = len(left)
+        self._progress = _progress(len(left))
         print("\n".join([title(self._study), HEADER, UNITS]), flush=True)
         for one in self._study.points:
             print(f"{row(self._study, one)}  (from {self._file})", flush=True)
@@ -185,22 +211,26 @@ class _Keeper:
     def add(self, points: list[Point], library: str) -> None:
         self._study = self._study.with_points(points)
         self._study.facts.update(MPI=library, date=time.strftime("%Y-%m-%d"))
+        self._progress.clear()
         for one in points:
             print(row(self._study, one), flush=True)
         if (file := self._file) is not None:
             self._status = max(self._status, _tried(lambda: studies.write(file, self._study)))
-        self._left -= 1
-        if self._left and sys.stderr.isatty():
-            spent = time.monotonic() - self._begin
-            print(f"# {self._left} numbers of nodes left; {spent:.0f} s so far", file=sys.stderr, flush=True)
+        self._progress.done(1, f"{points[0].nodes if points else 'some'} nodes")
 
     def conclude(self) -> int:
+        self._progress.clear()
         print(LEGEND)
         return max(
             self._status,
             _tried(lambda: _report(self._args, [self._study, *self._others])),
             _found(self._study),
         )
+
+
+def _progress(parts: int) -> Progress:
+    """On a terminal: rows go to standard output."""
+    return Progress(sys.stderr if sys.stderr.isatty() else None, parts)
 
 
 def _ignore(points: list[Point], library: str) -> None:
@@ -216,7 +246,6 @@ def _some(names: Sequence[str]) -> str:
 
 def _priced(args: argparse.Namespace, options: Options) -> int:
     from hpccoll.cli.plan_case import NOT_ON_DEVICES
-    from hpccoll.plans.machines import machine_of
     from hpccoll.scaling.simulate import simulate
 
     others = _checked_report(args)
@@ -230,8 +259,13 @@ def _priced(args: argparse.Namespace, options: Options) -> int:
         raise UsageError(f"--machine: {operation.name} has no price of its own")
     ranks = machine.ranks if args.gpus is None else args.gpus
     counts = node_counts(args.nodes, _MOST_NODES) if args.nodes else (1, 2, 4, 8, 16, 32, 64)
-    layouts = [machine.layout(count, ranks) for count in counts]
-    study = _study(options, SIMULATED, f"{machine.name}, {ranks} ranks a node")
+    contention = _contention(args)
+    links = machine.links if args.cards is None else machine.links.with_cards(args.cards)
+    layouts = [_layout(machine, count, ranks, args.last) for count in counts]
+    words = [f"{machine.name}, {ranks} ranks a node", contention.words()]
+    words += [f"{args.cards} network cards a node"] if args.cards is not None else []
+    words += [f"{args.last} ranks on the last"] if args.last is not None else []
+    study = _study(options, SIMULATED, ", ".join(filter(None, words)))
     print("\n".join([title(study), HEADER, UNITS]), flush=True)
     itemsize = dtype_of(options.datatypes[0]).itemsize
     priced = simulate(
@@ -240,18 +274,51 @@ def _priced(args: argparse.Namespace, options: Options) -> int:
         operation.factor,
         layouts,
         tuple(options.sizes),
-        machine.links,
+        links,
+        contention,
     )
-    points: list[Point] = []
+    progress = _progress(len(layouts) * len(tuple(options.sizes)))
     for point in priced:
-        points.append(point)
         study = study.with_points([point])
+        progress.clear()
         print(row(study, point), flush=True)
+        progress.done(1, f"{point.nodes} nodes")
+    progress.clear()
     print(LEGEND)
     if options.json is not None:
         studies.write(Path(options.json), study)
     _report(args, [study, *others])
     return 0
+
+
+def _contention(args: argparse.Namespace) -> Contention:
+    slow_nodes, slow_ranks, late_us = (
+        dict(_pair(flag, text) for text in texts)
+        for flag, texts in (
+            ("--slow-node", args.slow_node), ("--slow-rank", args.slow_rank), ("--late", args.late)
+        )
+    )  # fmt: skip
+    leaf = 0 if args.leaf is None else args.leaf
+    if args.leaf is not None and leaf < 1:
+        raise UsageError(f"--leaf {leaf}: a leaf switch joins at least one node")
+    over = 1.0 if args.oversubscription is None else args.oversubscription
+    return Contention(leaf, over, args.rails, slow_nodes, slow_ranks, late_us)
+
+
+def _pair(flag: str, text: str) -> tuple[int, float]:
+    index, _, value = text.partition(":")
+    try:
+        return int(index), float(value)
+    except ValueError:
+        raise UsageError(f"{flag} {text!r}: must be NUMBER:VALUE, such as 3:0.5") from None
+
+
+def _layout(machine: Machine, nodes: int, ranks: int, last: int | None) -> Layout:
+    if last is None or nodes == 1:
+        return machine.layout(nodes, ranks)
+    if not 1 <= last <= ranks:
+        raise UsageError(f"--last {last}: must be between 1 and {ranks}, as on the other nodes")
+    return Layout.parse(f"{nodes - 1}x{ranks}+{last}")
 
 
 # --- the end ------------------------------------------------------------------------------------

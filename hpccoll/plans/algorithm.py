@@ -36,6 +36,8 @@ class Algorithm(ABC):
     name: str
     kinds: frozenset[Kind]
     order = Order.ANY  # in which the members' operands are combined
+    whole = False  # messages carry all elements, not a member's share
+    along = False  # the longest chain of messages goes from each member to the next
 
     @abstractmethod
     def lower(

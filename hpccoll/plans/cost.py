@@ -184,18 +184,65 @@ def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
             sent[node] += between[node] * sizes.between
             inside[node] += within[node] * sizes.itemsize
     combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
-    longest = max(len(members) for members in shape.groups)
-    rounds = _rounds(shape.algorithm, shape.kind, longest)
-    crosses = any(sent)
-    latency_us = links.network_latency_us if crosses else links.message_latency_us
-    bandwidth = links.network_gbs if crosses else links.message_gbs
-    largest = max(map(sum, shape.lengths))
-    itemsize = sizes.between if crosses else sizes.itemsize
-    fill = rounds.fills * min(sizes.segment, largest) * itemsize / (bandwidth * 1e9)
-    combining = combines * sizes.itemsize / (links.combine_gbs * 1e9)
-    # Where segments follow one another, one is combined while the next is on its way.
-    acting = max(moving, combining) if rounds.fills else moving + combining
-    return Load(rounds.messages * latency_us * 1e-6 + fill + acting, tuple(sent), tuple(inside))
+    fixed_s = max(_chain_s(shape, *each, sizes, links) for each in alike)
+    acting_s = max(
+        together_s(
+            shape, each[0], len(each[2]), moving, combines * sizes.itemsize / (links.combine_gbs * 1e9), sizes
+        )
+        for each in alike
+    )
+    return Load(fixed_s + acting_s, tuple(sent), tuple(inside))
+
+
+def _chain_s(
+    shape: Shape, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...], sizes: Sizes, links: Links
+) -> float:
+    """The longest chain of messages: their latency, and of those that wait for a segment, its way."""
+    messages, fills = _rounds(shape.algorithm, shape.kind, len(nodes))
+    between = _between(shape.algorithm, shape.kind, lengths, root, nodes)
+    segment = min(sizes.segment, sum(lengths))
+    each_s = [
+        (latency_us * 1e-6, segment * itemsize / (rate * 1e9))
+        for latency_us, itemsize, rate in (
+            (links.message_latency_us, sizes.itemsize, links.message_gbs),
+            (links.network_latency_us, sizes.between, links.network_gbs),
+        )
+    ]
+    return sum(
+        part * (messages * latency_s + fills * way_s)
+        for part, (latency_s, way_s) in zip((1 - between, between), each_s, strict=True)
+    )
+
+
+@lru_cache(maxsize=128)
+def _between(
+    algorithm: str, kind: Kind, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...]
+) -> float:
+    """Of the longest chain of messages, the part that goes between nodes."""
+    how = ALGORITHMS[algorithm]
+    phases = traffics(algorithm, kind, lengths, root, nodes)
+    cross = [any(between for between, _, _ in phase.values()) for phase in phases]
+    if not how.along or not any(cross):
+        return sum(cross) / len(cross)
+    edges = list(_edges(algorithm, kind, len(nodes), lengths, root))
+    return sum(nodes[source] != nodes[target] for source, target, _ in edges) / max(1, len(edges))
+
+
+def together_s(
+    shape: Shape, lengths: tuple[int, ...], count: int, moving_s: float, combining_s: float, sizes: Sizes
+) -> float:
+    """Moving and combining, in segments: one is combined while the next is on its way.
+
+    Two stages of k segments take the longer one, and 1/k of the other.  Where a chain of segments fills
+    first, that is in its fills already.
+    """
+    how = ALGORITHMS[shape.algorithm]
+    longer, shorter = max(moving_s, combining_s), min(moving_s, combining_s)
+    if _rounds(shape.algorithm, shape.kind, count).fills:
+        return longer
+    each = of_members(shape.kind, count, lengths)
+    message = sum(each) if how.whole else max(each, default=0)
+    return longer + shorter * min(1.0, sizes.segment / message if message else 1.0)
 
 
 # Of a phase, by node: elements sent to other nodes, moved inside, and come from other nodes.
@@ -208,7 +255,9 @@ def traffics(
 ) -> tuple[Phase, ...]:
     """The phases of a step for a group whose members are on `nodes`, one after the other."""
     how, of_each = ALGORITHMS[algorithm], of_members(kind, len(nodes), lengths)
-    apart = [(traffic_of(edges, nodes), arriving_of(edges, nodes)) for edges in how.phases(kind, of_each, root)]
+    apart = [
+        (traffic_of(edges, nodes), arriving_of(edges, nodes)) for edges in how.phases(kind, of_each, root)
+    ]
     every = apart or [(how.traffic(kind, of_each, root, nodes), how.arriving(kind, of_each, root, nodes))]
     return tuple({node: (*sends[node], comes[node]) for node in sends} for sends, comes in every)
 

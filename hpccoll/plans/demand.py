@@ -39,7 +39,8 @@ class Pattern(NamedTuple):
 class Demand(NamedTuple):
     """Of one group.  Nodes are numbered as its members come to them.
 
-    `fixed_s`: hops, and what is not on shared links; `combining_s`: of the busiest member, after that.
+    `fixed_s`: hops, and what is not on shared links; `combining_s`: of the busiest member, what is not done
+    while bytes move.
     `sent`, `arriving`: bytes by node, over the network.  `inside`: bytes by node, over its memory or as
     messages (`by`).  `of_gpu`, `switched`: bytes of each member's own links.  `least_s`: that the moving
     takes at least, however free the links are.  `pattern`: of what goes between nodes.  `then`: what follows
@@ -135,7 +136,6 @@ def _by_messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> De
     algorithm = ALGORITHMS[shape.algorithm]
     combines = algorithm.combines(shape.kind, of_members) if shape.kind.reduces else 0
     combining_s = combines * sizes.itemsize / (links.combine_gbs * 1e9)
-    overlaps = algorithm.rounds(shape.kind, layout.size).fills > 0
     found = []
     moving_s = 0.0
     for number, phase in enumerate(cost.traffics(shape.algorithm, shape.kind, lengths, root, layout.node_of)):
@@ -148,11 +148,15 @@ def _by_messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> De
         pattern = Pattern(shape.algorithm, shape.kind, tuple(of_members), root, by_node=False, phase=number)
         found.append(Demand(0.0, 0.0, sent, arriving, inside, MESSAGES, pattern=pattern))
     first, *rest = found
-    if overlaps:
-        fixed_s = time_s - max(moving_s, combining_s)
-        return first._replace(fixed_s=fixed_s, least_s=combining_s, then=tuple(rest))
+    acting_s = cost.together_s(shape, lengths, layout.size, moving_s, combining_s, sizes)
+    # What is combined meanwhile takes at least its time, the rest comes in addition.
+    alone_s = max(moving_s, combining_s)
+    each_s = combining_s / len(found)
     return first._replace(
-        fixed_s=time_s - moving_s - combining_s, combining_s=combining_s, then=tuple(rest)
+        fixed_s=time_s - acting_s,
+        combining_s=acting_s - alone_s,
+        least_s=each_s,
+        then=tuple(one._replace(least_s=each_s) for one in rest),
     )
 
 

@@ -6,7 +6,9 @@ were fitted to a published figure (docs/cost-model.md), one figure each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from hpccoll.errors import UsageError
 
 _TUNING = "NCCL 2.20 (NVIDIA/nccl@b647562), src/graph/tuning.cc, hwLat"
 _LANES = "NCCL 2.32, src/graph/topo.h: a lane's rate, over that of the data sheet"
@@ -120,3 +122,15 @@ class Links:
     mpi_efficiency: float = 0.6
     combine_gbs: float = 14.0
     fabric: Fabric | None = None
+
+    def with_cards(self, cards: int) -> Links:
+        """The same with another number of network cards a node.
+
+        UsageError: none, more than there are GPUs, or a machine without GPUs, which has one.
+        """
+        if self.fabric is None:
+            raise UsageError("--cards: hosts without GPUs have one network card here")
+        if not 1 <= cards <= self.fabric.gpus:
+            raise UsageError(f"--cards {cards}: must be between 1 and the node's {self.fabric.gpus} GPUs")
+        fabric = replace(self.fabric, cards=cards)
+        return replace(self, network_gbs=fabric.node_rate / 1e9, fabric=fabric)

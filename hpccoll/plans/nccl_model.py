@@ -147,18 +147,14 @@ def best_way(kind: Kind, spread: Spread, nbytes: int, fabric: Fabric, leaving_ra
     return min(ways(kind, spread, nbytes, fabric).values(), key=lambda way: way.time_s(fabric, leaving_rate))
 
 
-def taken_way(
-    layout: Layout, shape: Shape, itemsize: int, fabric: Fabric, together: int
-) -> tuple[str, Way]:
+def taken_way(layout: Layout, shape: Shape, itemsize: int, fabric: Fabric, together: int) -> tuple[str, Way]:
     """The way that one group takes, by name, where as many groups as `together` leave each node."""
     counts = layout.counts
     spread = Spread(layout.size, len(counts), max(counts))
     rate = min(fabric.group_rate(spread.most), fabric.node_rate / together)
     nbytes = shape.total(0) * itemsize
     way = best_way(shape.kind, spread, nbytes, fabric, rate)
-    return next(
-        (name, one) for name, one in ways(shape.kind, spread, nbytes, fabric).items() if one == way
-    )
+    return next((name, one) for name, one in ways(shape.kind, spread, nbytes, fabric).items() if one == way)
 
 
 def ways(kind: Kind, spread: Spread, nbytes: int, fabric: Fabric) -> dict[str, Way]:

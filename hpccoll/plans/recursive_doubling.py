@@ -23,6 +23,7 @@ class RecursiveDoubling(Algorithm):
     name = "recursive_doubling"
     kinds = frozenset({Kind.ALLREDUCE})
     order = Order.RANKS
+    whole = True
 
     def lower(
         self,

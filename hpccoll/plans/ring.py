@@ -26,6 +26,7 @@ class Ring(Algorithm):
     """See the module."""
 
     name = "ring"
+    along = True
     kinds = frozenset({Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.ALLGATHER})
 
     def lower(

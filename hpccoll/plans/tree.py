@@ -201,6 +201,7 @@ class RootedTree(Algorithm):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.along = name == "chain"
         self._shape = {"chain": chain, "binomial": binomial}[name]
 
     def _tree(self, count: int, root: int) -> Tree:

@@ -105,10 +105,11 @@ class _Tasks:
 
     @staticmethod
     def _least_s(demand: Demand, slowest: float, links: Links) -> float:
+        """At least what the slowest member takes for its part; a GPU's own links are slower themselves."""
         if slowest == 1 or not any(demand.inside):
             return demand.least_s
         rate = links.memory_gbs if demand.by == BY_MEMORY else links.message_gbs
-        return max(demand.least_s, max(demand.inside) / (rate * 1e9) / slowest)
+        return max(demand.least_s, max(demand.inside) / (rate * 1e9)) / slowest
 
     # --- what each asks of which link --------------------------------------------------------------
 
@@ -161,7 +162,9 @@ class _Tasks:
         places = net.leaf_of[nodes].tolist()
         found = []
         for name, of_node, into in ((UP, demand.sent, False), (DOWN, demand.arriving, True)):
-            for leaf, nbytes in crossing(demand.pattern, of_node, places, node_of.tolist(), into=into).items():
+            for leaf, nbytes in crossing(
+                demand.pattern, of_node, places, node_of.tolist(), into=into
+            ).items():
                 first = net.first(name) + leaf * net.leaf_cards
                 found.append((first + cards, np.full(len(cards), nbytes / len(cards))))
         return found
@@ -209,15 +212,15 @@ class _Tasks:
             start = max(now, max(ready[rank] for rank in self.members[task]))
             heapq.heappush(hopping, (start + self.fixed_s[task], task))
 
-        for task in np.flatnonzero(waits == 0):
-            begin(int(task))
+        for first in np.flatnonzero(waits == 0).tolist():
+            begin(first)
         while hopping or moving.any():
             active = np.flatnonzero(moving)
             ends = left[active] / speed[active]
             soon = min(hopping[0][0] if hopping else np.inf, now + ends.min(initial=np.inf))
             left[active] -= speed[active] * (soon - now)
             slack = _SAME * soon
-            done = [int(task) for task in active[now + ends <= soon + slack]]
+            done: list[int] = active[now + ends <= soon + slack].tolist()
             now = soon
             while hopping and hopping[0][0] <= now + slack:
                 _, task = heapq.heappop(hopping)
@@ -227,10 +230,10 @@ class _Tasks:
                     done.append(task)
             moving[done] = False
             for task in done:
-                for follower in self._followers[task]:
+                for follower in self._followers[task].tolist():
                     waits[follower] -= 1
                     if not waits[follower]:
-                        begin(int(follower))
+                        begin(follower)
             speed = self._fair(moving, shares)
         return now
 

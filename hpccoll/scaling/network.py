@@ -123,7 +123,9 @@ class Network:
     def classes(self) -> list[tuple[str, slice]]:
         """Each class and its links."""
         ends = [*list(self._begins.values())[1:], len(self.capacity)]
-        return [(name, slice(begin, end)) for (name, begin), end in zip(self._begins.items(), ends, strict=True)]
+        return [
+            (name, slice(begin, end)) for (name, begin), end in zip(self._begins.items(), ends, strict=True)
+        ]
 
     @property
     def has_leaves(self) -> bool:

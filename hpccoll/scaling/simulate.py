@@ -1,4 +1,4 @@
-"""The same study priced: the plans that selection takes on machines that are not here, by the cost model."""
+"""The same study simulated: the plans that selection takes on machines that are not here, on shared links."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from hpccoll.plans.collective import BLOCKED, REDUCTIONS, Collective
 from hpccoll.plans.links import Links
 from hpccoll.plans.select import Tuning, candidates
+from hpccoll.scaling.flows import simulate_plan
+from hpccoll.scaling.network import Contention
 from hpccoll.scaling.study import Point
 from hpccoll.topology.layout import Layout
 
@@ -18,6 +20,7 @@ def simulate(
     layouts: Sequence[Layout],
     sizes: Sequence[int],
     links: Links,
+    contention: Contention | None = None,
 ) -> Iterator[Point]:
     """A point for each layout and size.
 
@@ -28,6 +31,7 @@ def simulate(
         layouts: one for each number of nodes.
         sizes: in bytes, as nccl-tests counts them; rounded down to equal blocks where there are such.
         links: what the machine's links give.
+        contention: what is not even, of which selection knows nothing.
 
     """
     tuning = Tuning(links=links)
@@ -38,13 +42,15 @@ def simulate(
             used = count * itemsize * blocks
             asked, width = (count, itemsize) if collective in REDUCTIONS else (count * itemsize, 1)
             best = candidates(Collective(collective, layout.size, asked), layout, width, tuning)[0]
-            busbw = used / 1e9 / best.time_s * factor(layout.size) if best.time_s else 0.0
+            run = simulate_plan(best.made, width, links, contention)
+            busbw = used / 1e9 / run.time_s * factor(layout.size) if run.time_s else 0.0
             yield Point(
                 layout.node_count,
                 layout.size,
                 layout.shortened(),
                 nbytes,
                 best.plan,
-                best.time_s * 1e6,
+                run.time_s * 1e6,
                 busbw,
+                used=run.used,
             )

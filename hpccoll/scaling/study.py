@@ -22,7 +22,8 @@ class Point:
     `nbytes`: the size asked for; where ranks have equal blocks of it, it is rounded down in the call.
     `time_us`: the median over iterations of the slowest rank's time, or the price.  `busbw`: as nccl-tests
     defines it, in 1e9 bytes a second.  `low_us`, `high_us`: the quartiles, where it was measured;
-    `predicted_us`: what selection expected; `wrong`: elements that were not right.
+    `predicted_us`: what selection expected; `wrong`: elements that were not right.  `used`: where it was
+    simulated, by class of links the part of the time that the busiest was busy.
     """
 
     nodes: int
@@ -36,6 +37,15 @@ class Point:
     high_us: float | None = None
     predicted_us: float | None = None
     wrong: int = 0
+    used: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> str:
+        """What is busy for most of the time: a class of links, or "latency"; "" where it is not known."""
+        if not self.used:
+            return ""
+        name = max(self.used, key=lambda one: self.used[one])
+        return name if self.used[name] >= 0.5 else "latency"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ HEADER = (
 )
 UNITS = f"# {'':>5} {'':>6} {'(B)':>8} {'(us)':>12} {'(us)':>21} {'(GB/s)':>9} {'(%)':>6} {'(%)':>6}"
 LEGEND = (
-    "# busbw: as nccl-tests; kept: busbw over that of the fewest nodes; model: predicted over measured time"
+    "# busbw: as nccl-tests; kept: busbw over that of the fewest nodes; model: predicted over measured\n"
+    "# time; behind a simulated plan: the links that are busiest, and for how much of the time"
 )
 
 
@@ -25,9 +26,10 @@ def row(study: Study, point: Point) -> str:
     quartiles = "-" if point.low_us is None else f"{point.low_us:.1f} - {point.high_us:.1f}"
     model = None if point.predicted_us is None or not point.time_us else point.predicted_us / point.time_us
     wrong = f"  {point.wrong} WRONG" if point.wrong else ""
+    what = f"{point.plan}{_limit(point)}{wrong}"
     return (
         f"  {point.nodes:>5} {point.ranks:>6} {format_bytes(point.nbytes):>8} {point.time_us:>12.1f} "
-        f"{quartiles:>21} {point.busbw:>9.3g} {_percent(kept):>6} {_percent(model):>6}  {point.plan}{wrong}"
+        f"{quartiles:>21} {point.busbw:>9.3g} {_percent(kept):>6} {_percent(model):>6}  {what}"
     )
 
 
@@ -51,16 +53,24 @@ def as_csv(studies: Iterator[Study] | list[Study]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
         ("operation", "datatype", "redop", "kind", "source", "nodes", "ranks", "layout", "bytes", "plan",
-         "time_us", "low_us", "high_us", "predicted_us", "busbw_gbs", "kept", "wrong")
+         "time_us", "low_us", "high_us", "predicted_us", "busbw_gbs", "kept", "wrong", "limit", "used")
     )  # fmt: skip
     for study in studies:
         for one in study.points:
             writer.writerow(
                 (study.operation, study.datatype, study.redop, study.kind, study.source, one.nodes, one.ranks,
                  one.layout, one.nbytes, one.plan, one.time_us, one.low_us, one.high_us, one.predicted_us,
-                 one.busbw, study.kept(one), one.wrong)
+                 one.busbw, study.kept(one), one.wrong, one.limit,
+                 " ".join(f"{name}={part:.3f}" for name, part in one.used.items()))
             )  # fmt: skip
     return text.getvalue()
+
+
+def _limit(point: Point) -> str:
+    if not point.used:
+        return ""
+    busiest = max(point.used, key=lambda one: point.used[one])
+    return f"; {busiest} {_percent(point.used[busiest])} %"
 
 
 def _percent(part: float | None) -> str:

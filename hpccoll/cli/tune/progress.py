@@ -44,6 +44,11 @@ class Progress:
         if self._stream is not None:
             print(f"{_CLEAR if self._on_one_line else ''}{text}", file=self._stream, flush=True)
 
+    def clear(self) -> None:
+        """Take the bar away, before others write to the terminal."""
+        if self._on_one_line:
+            print(_CLEAR, end="", file=self._stream, flush=True)
+
     def bar(self) -> str:
         """`[######..................]  25 %,  1 min 30 s left`."""
         share = min(1.0, self._done_s / self._total_s) if self._total_s > 0 else 1.0
