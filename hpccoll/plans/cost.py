@@ -108,10 +108,12 @@ def _edges(algorithm: str, kind: Kind, count: int, lengths: tuple[int, ...], roo
 
 
 def of_members(kind: Kind, count: int, lengths: tuple[int, ...]) -> Sequence[int]:
+    """Elements of each member's part, as algorithms want to know them."""
     return lengths if kind.by_member or kind is Kind.ALLTOALL else split_evenly(lengths[0], count)
 
 
 def shape_of(step: Step) -> Shape:
+    """A step without its place in the index space."""
     # Groups often share one object for their regions: a node of a thousand is then measured once.
     known: dict[int, tuple[int, ...]] = {}
     for regions in step.regions:
@@ -140,10 +142,12 @@ def _most(of_steps: list[tuple[int, ...]]) -> int:
 
 
 def carries_payload(plan: Plan) -> bool:
+    """What one step of a plan takes."""
     return any(step.algorithm == ONE_SHOT for step in plan.steps)
 
 
 def load_of(plan: Plan, step: Step, itemsize: int, links: Links) -> Load:
+    """What one step of a plan takes."""
     if step.algorithm == ONE_SHOT:
         return _one_shot(plan, itemsize, links)
     sizes = Sizes(itemsize, plan.wire_itemsize(itemsize), plan.segment)
@@ -162,6 +166,7 @@ def _load(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
 
 
 def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
+    """A step by the messages of an algorithm, all groups at the same time."""
     sent = [0] * layout.node_count
     inside = [0] * layout.node_count
     node_of = layout.node_of

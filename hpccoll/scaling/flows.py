@@ -221,7 +221,7 @@ class _Tasks:
             left[active] -= speed[active] * (soon - now)
             slack = _SAME * soon
             done: list[int] = active[now + ends <= soon + slack].tolist()
-            now = soon
+            now = float(soon)
             while hopping and hopping[0][0] <= now + slack:
                 _, task = heapq.heappop(hopping)
                 if longest[task] > 0:

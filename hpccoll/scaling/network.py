@@ -1,12 +1,12 @@
-"""What ranks share on a machine: cards, memory, switches above the nodes; and what is slow or late.
+r"""What ranks share on a machine: cards, memory, switches above the nodes; and what is slow or late.
 
 Each leaf switch joins `leaf` neighbouring nodes; above the leaves everything is one switch (a fat tree whose
 upper levels are full).  A leaf's way up carries what leaves its nodes at full rate, over `oversubscription`:
 
               core switch
-            /      |      \\          each way up: nodes of a leaf x their cards / oversubscription
+            /      |      \          each way up: nodes of a leaf x their cards / oversubscription
         leaf 0   leaf 1   leaf 2
-        / | \\    / | \\    / | \\      with `rails`: a leaf for every card, which joins that card of its nodes
+        / | \    / | \    / | \      with `rails`: a leaf for every card, which joins that card of its nodes
        n0 n1 n2 n3 n4 n5 n6 n7 n8
 """
 
@@ -107,7 +107,8 @@ class Network:
         ways = np.bincount(self.leaf_of)[:, None] * np.full(self.leaf_cards, full)
         for name, rates in (
             (OUT, of_cards), (IN, of_cards), (UP, ways), (DOWN, ways),
-            (MEMORY, np.full(nodes, links.memory_gbs * 1e9)), (MESSAGES, np.full(nodes, links.message_gbs * 1e9)),
+            (MEMORY, np.full(nodes, links.memory_gbs * 1e9)),
+            (MESSAGES, np.full(nodes, links.message_gbs * 1e9)),
             (INSIDE, of_ranks * (fabric.inside.rate if fabric else 1)),
             (SWITCH, of_ranks * (fabric.switch.rate if fabric and fabric.switch else 1)),
         ):  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from hpccoll.plans.algorithm import Edge
 from hpccoll.plans.catalogue import make_plan
 from hpccoll.plans.collective import Collective
-from hpccoll.plans.cost import LEVELS, edges, price
+from hpccoll.plans.cost import LEVELS, edges, price, shape_of, traffics
 from hpccoll.plans.links import Links
 from hpccoll.plans.lower import lower
 from hpccoll.plans.program import Receive, Send
@@ -49,6 +49,7 @@ def check(plan: Plan) -> None:
     sent, received = counted(plan)
     assert sent == received == said(plan), text_of(plan)
     layout = plan.layout
+    check_phases(plan, sent)
     if (
         any(step.algorithm == NATIVE and step.family != "NODE" for step in plan.steps)
         and layout.node_count > 1
@@ -60,6 +61,31 @@ def check(plan: Plan) -> None:
         if layout.node(source) != layout.node(target):
             leaving[layout.node(source)] += elements * itemsize
     assert price(plan, ITEMSIZE).bytes_between_nodes == max(leaving), text_of(plan)
+
+
+def check_phases(plan: Plan, sent: Pairs) -> None:
+    """By node, what a step sends, moves inside and gets from others: all of its phases together."""
+    node_of = plan.layout.node_of
+    for number, step in enumerate(plan.steps):
+        if step.algorithm == NATIVE:
+            continue
+        shape = shape_of(step)
+        wanted: Counter[tuple[int, int]] = Counter()
+        for (of_step, source, target), elements in sent.items():
+            if of_step == number and node_of[source] == node_of[target]:
+                wanted[node_of[source], 1] += elements
+            elif of_step == number:
+                wanted[node_of[source], 0] += elements
+                wanted[node_of[target], 2] += elements
+        found: Counter[tuple[int, int]] = Counter()
+        for group, members in enumerate(step.groups):
+            nodes = tuple(node_of[member] for member in members)
+            for phase in traffics(
+                shape.algorithm, shape.kind, shape.lengths[group], shape.root(group), nodes
+            ):
+                for node, counts in phase.items():
+                    found.update({(node, at): count for at, count in enumerate(counts)})
+        assert +found == +wanted, text_of(plan)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -1,0 +1,147 @@
+"""What each rank on the hosts runs: the links measured, a prediction from them, then the calls themselves.
+
+    mpiexec -hosts ... python -m benchmarks.cluster.links --sizes 1048576 --output FILE
+
+All ranks measure memory and arithmetic at the same time, since in a collective they are at it together: the
+constants are those of this many processes on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hpccoll
+from benchmarks.cluster.allreduce import expected, given
+from hpccoll.plans.links import Links
+from hpccoll.scaling.flows import simulate_plan
+from hpccoll.tuning import links as tuning_links
+
+BLOCK_BYTES = 8 << 20  # beyond what the caches of two ranks hold
+ROUNDS = 9
+SMALL_ROUNDS = 100
+
+
+def measure_links(world: MPI.Intracomm, comm: hpccoll.Communicator) -> Links:
+    """The constants of the cost model, on all ranks the same."""
+    layout = comm.machine.layout
+    found = tuning_links.for_model(
+        tuning_links.measure(world, layout, time.monotonic() + comm.config.timeout_s)
+    )
+    one, other = np.ones(BLOCK_BYTES // 4, np.float32), np.ones(BLOCK_BYTES // 4, np.float32)
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    # Copied: read once and written once.
+    copy_s = _slowest(world, lambda: np.copyto(other, one))
+    combine_s = _slowest(world, lambda: np.add(one, other, out=other))
+    hand_over_s = _hand_over(node, world)
+    node.Free()
+    return Links(
+        **found,
+        node_latency_us=hand_over_s * 1e6,
+        memory_gbs=2 * BLOCK_BYTES * max(layout.counts) / copy_s / 1e9,
+        combine_gbs=BLOCK_BYTES / combine_s / 1e9,
+    )
+
+
+def _slowest(world: MPI.Intracomm, action: Callable[[], object]) -> float:
+    """The median over rounds of the slowest rank's time."""
+    times = []
+    for _ in range(ROUNDS + 1):
+        world.Barrier()
+        begin = time.perf_counter()
+        action()
+        times.append(world.allreduce(time.perf_counter() - begin, MPI.MAX))
+    return statistics.median(times[1:])
+
+
+def _hand_over(node: MPI.Intracomm, world: MPI.Intracomm) -> float:
+    """Of a word between the ranks of a node, in our shared memory: what a one-shot call there takes."""
+    with hpccoll.Communicator(node) as comm:
+        word, total = np.ones(1), np.empty(1)
+        times = []
+        for _ in range(SMALL_ROUNDS + 1):
+            begin = time.perf_counter()
+            comm.Allreduce(word, total)
+            times.append(time.perf_counter() - begin)
+        return world.allreduce(statistics.median(times[1:]), MPI.MAX)
+
+
+def rows(
+    world: MPI.Intracomm, comm: hpccoll.Communicator, links: Links, nbytes: int, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """A row for each plan: what is predicted, and the times of the calls, checked."""
+    plans = comm.explain("allreduce", nbytes).candidates
+    taken = plans[0].name
+    chosen = [one for one in plans if one.name == taken or one.name in options.plans]
+    if comm.node_count > 1:
+        chosen = [one for one in chosen if one.name != "flat"]  # MPI's own, whose algorithm is unknown
+    predicted = [simulate_plan(one.made, 4, links).time_s for one in chosen]
+    send, wanted = given(nbytes, world.rank, world.size), expected(nbytes, world.size)
+    receive = np.empty_like(send)
+    times = np.zeros((options.rounds, len(chosen)))
+    wrong = np.zeros(len(chosen), int)
+    for turn in range(-1, options.rounds):
+        for index in np.random.default_rng(turn + 1).permutation(len(chosen)):
+            with comm.forced(chosen[index].name):
+                world.Barrier()
+                begin = time.perf_counter()
+                comm.Allreduce(send, receive)
+                spent = time.perf_counter() - begin
+            if turn < 0:
+                wrong[index] = np.count_nonzero(receive != wanted)
+            else:
+                times[turn, index] = spent
+    slowest, errors = np.empty_like(times), np.empty_like(wrong)
+    world.Allreduce(times, slowest, MPI.MAX)
+    world.Allreduce(wrong, errors)
+    return [
+        {
+            "bytes": nbytes,
+            "plan": one.plan,
+            "taken": one.name == taken,
+            "predicted_s": predicted[index],
+            "times_s": slowest[:, index].tolist(),
+            "wrong": int(errors[index]),
+        }
+        for index, one in enumerate(chosen)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, predict and measure; rank 0 writes all of it to --output as JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=lambda text: [int(one) for one in text.split(",")], required=True)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--plans", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    world = MPI.COMM_WORLD
+    with hpccoll.Communicator(world) as comm:
+        links = measure_links(world, comm)
+        found = [row for nbytes in options.sizes for row in rows(world, comm, links, nbytes, options)]
+        again = measure_links(world, comm)
+    if world.rank == 0:
+        library = MPI.Get_library_version().splitlines()[0].strip("\0 \t")
+        document = {
+            "library": library,
+            "ranks": world.size,
+            "links": {name: value for name, value in asdict(links).items() if name != "fabric"},
+            "links_afterwards": {name: value for name, value in asdict(again).items() if name != "fabric"},
+            "rows": found,
+        }
+        options.output.write_text(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main()
