@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpccoll.cli import scale_training
 from hpccoll.cli.bench import flags
 from hpccoll.cli.bench.elements import dtype_of
 from hpccoll.cli.bench.options import Options
@@ -45,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `hpccoll scale`: those of `hpccoll bench`, and its own."""
     flags.configure(parser)
     parser.set_defaults(**_SIZED)
+    scale_training.configure(parser)
     own = parser.add_argument_group("the study (sizes: by default 1K to 16M, by factors of 4)")
     own.add_argument(
         "--nodes",
@@ -84,6 +86,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0; 1 where an element was wrong or a collective failed; 2 for misuse."""
     try:
+        if args.operation == scale_training.OPERATION:
+            return _training(args)
         options = read_options(args)
         _check(args, options)
         return _priced(args, options) if args.machine is not None else _measured(args, options)
@@ -91,6 +95,15 @@ def run(args: argparse.Namespace) -> int:
         if _speaks(args):
             print(f"hpccoll scale: {error}", file=sys.stderr, flush=True)
         return 2
+
+
+def _training(args: argparse.Namespace) -> int:
+    for flag in ("--leaf", "--oversubscription", "--last", "--rails", *(one[0] for one in _SLOW)):
+        if getattr(args, flag.lstrip("-").replace("-", "_")):
+            raise UsageError(f"{flag}: a step of training is priced on even nodes")
+    counts = node_counts(args.nodes or "1..64", _MOST_NODES)
+    _checked_report(args)
+    return scale_training.run(args, counts)
 
 
 def node_counts(text: str | None, most: int) -> tuple[int, ...]:
@@ -132,6 +145,9 @@ def _check(args: argparse.Namespace, options: Options) -> None:
         raise UsageError("--json - : name a file; a study that was stopped goes on from it")
     if args.gpus is not None and (args.machine is None or args.gpus < 1):
         raise UsageError(f"--gpus {args.gpus}: a number of at least 1, with --machine")
+    for name in scale_training.FLAGS:
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for training: hpccoll scale training")
     if args.machine is None:
         for flag in (*(one[0] for one in _CONTENTION), *(one[0] for one in _SLOW), "--rails"):
             if getattr(args, flag.lstrip("-").replace("-", "_")):

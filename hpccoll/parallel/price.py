@@ -107,7 +107,7 @@ def price_choice(choice: Choice, model: Model, layout: Layout, links: Links, rat
     seconds = dict.fromkeys(sizes, 0.0)
     for use in uses_of(choice, model):
         (name,) = use.names
-        each, total = _price_use(use, placement, links)
+        each, total = price_use(use, placement, links)
         seconds[name] += each
         moved[name].update(total)
     m, p = choice.micro_batches, choice.pipeline
@@ -218,7 +218,7 @@ def neighbours(choice: Choice, model: Model) -> list[Choice]:
 # --- one use ---------------------------------------------------------------------------------------
 
 
-def _price_use(use: Use, placement: Placement, links: Links) -> tuple[float, Bytes]:
+def price_use(use: Use, placement: Placement, links: Links) -> tuple[float, Bytes]:
     """Seconds a step of the slowest group, and bytes a step of all groups."""
     groups = placement.groups(*use.names)
     total: Bytes = Bytes()

@@ -106,9 +106,10 @@ class _Tasks:
     @staticmethod
     def _least_s(demand: Demand, slowest: float, links: Links) -> float:
         """At least what the slowest member takes for its part; a GPU's own links are slower themselves."""
-        if slowest == 1 or not any(demand.inside):
+        by_memory = demand.by == BY_MEMORY
+        if slowest == 1 or (by_memory and not any(demand.inside)):
             return demand.least_s
-        rate = links.memory_gbs if demand.by == BY_MEMORY else links.message_gbs
+        rate = links.memory_gbs if by_memory else links.message_gbs
         return max(demand.least_s, max(demand.inside) / (rate * 1e9)) / slowest
 
     # --- what each asks of which link --------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from hpccoll._version import __version__
 from hpccoll.cli.sizes import format_bytes
@@ -16,8 +18,12 @@ from hpccoll.scaling.table import as_csv
 TITLES = {
     "busbw": "Bus bandwidth",
     "kept": "What of the bus bandwidth is kept as nodes are added",
-    "time": "Time",
-    "model": "The cost model against the measured time (grey: within 20 %)",
+    "time": "Time: the smallest sizes show the latency",
+    "used": "How busy the levels are: the busiest link of each, at the largest size",
+    "against": "Predicted against measured time (grey: within 20 %)",
+    "model": "The same as a ratio, over the size",
+    "efficiency": "Efficiency over nodes",
+    "step": "What a step takes",
 }
 STYLE = """\
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif;
@@ -39,39 +45,63 @@ def write_report(folder: Path, studies: Sequence[Study]) -> Path:
     """
     if not any(study.points for study in studies):
         raise UsageError("--report: there are no points to draw")
-    figures = draw(studies)
-    pictures = {name: as_svg(figure) for name, figure in figures.items()}
-    page = folder / "index.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            (folder / f"{name}.svg").write_text(pictures[name], encoding="utf-8")
-        (folder / "points.csv").write_text(as_csv(list(studies)), encoding="utf-8")
-        page.write_text(_page(studies, pictures), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--report: cannot write to {folder}: {error.strerror}") from None
-    return page
-
-
-def _page(studies: Sequence[Study], pictures: dict[str, str]) -> str:
     names = ", ".join(dict.fromkeys(study.operation for study in studies))
+    tables = [(f"Points, {study.kind}", _COLUMNS, _cells(study), study.command) for study in studies]
+    page = Page(f"Scaling of {names}", [_source(study) for study in studies], tables)
+    return page.write(folder, draw(studies), "points.csv", as_csv(list(studies)))
+
+
+_COLUMNS = ("nodes", "ranks", "size", "time, us", "bus bandwidth, GB/s", "kept, %", "plan")
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]], str]  # title, names, cells, command
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report says besides its figures: a heading, where it is from, tables with their commands."""
+
+    heading: str
+    sources: Sequence[str]
+    tables: Sequence[Table]
+
+    def write(self, folder: Path, figures: dict[str, Any], csv_name: str, csv_text: str) -> Path:
+        """Write page, figures and numbers to a folder; the page's path.
+
+        Raises: UsageError where it cannot be written.
+        """
+        pictures = {name: as_svg(figure) for name, figure in figures.items()}
+        page = folder / "index.html"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, figure in figures.items():
+                figure.savefig(folder / f"{name}.png", dpi=150)
+                (folder / f"{name}.svg").write_text(pictures[name], encoding="utf-8")
+            (folder / csv_name).write_text(csv_text, encoding="utf-8")
+            page.write_text(_html(self, pictures, csv_name), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--report: cannot write to {folder}: {error.strerror}") from None
+        return page
+
+
+def _html(page: Page, pictures: dict[str, str], csv_name: str) -> str:
     parts = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<link rel="icon" href="data:,">',
-        f"<title>Scaling of {escape(names)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>Scaling of {escape(names)}</h1>",
+        f"<title>{escape(page.heading)}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{escape(page.heading)}</h1>",
     ]
-    parts += [f'<p class="source">{escape(_source(study))}</p>' for study in studies]
+    parts += [f'<p class="source">{escape(source)}</p>' for source in page.sources]
     for name, picture in pictures.items():
         parts.append(f"<h2>{TITLES[name]}</h2><figure>{picture}</figure>")
-    for study in studies:
-        parts.append(f"<h2>Points, {escape(study.kind)}</h2>{_table(study)}")
-        if study.command:
-            parts.append(f"<p><code>{escape(study.command)}</code></p>")
+    for title, names, cells, command in page.tables:
+        rows = ["".join(f"<th>{escape(name)}</th>" for name in names)]
+        rows += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in cells]
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        parts.append(f'<h2>{escape(title)}</h2><div class="scroll"><table>{table}</table></div>')
+        if command:
+            parts.append(f"<p><code>{escape(command)}</code></p>")
     parts.append(
-        f'<p class="source">hpccoll {__version__}; all points are in points.csv.</p></body></html>\n'
+        f'<p class="source">hpccoll {__version__}; all numbers are in {csv_name}.</p></body></html>\n'
     )
     return "\n".join(parts)
 
@@ -82,19 +112,21 @@ def _source(study: Study) -> str:
     return f"{study.operation}, {how}, {study.kind}: {study.source}" + (f" ({facts})" if facts else "")
 
 
-def _table(study: Study) -> str:
-    names = ("nodes", "ranks", "size", "time, us", "bus bandwidth, GB/s", "kept, %", "plan")
-    rows = [f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"]
+def _cells(study: Study) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for one in study.points:
         kept = study.kept(one)
-        cells = (
-            f"{one.nodes}",
-            f"{one.ranks}",
-            format_bytes(one.nbytes),
-            f"{one.time_us:.1f}",
-            f"{one.busbw:.3g}",
-            "-" if kept is None else f"{100 * kept:.0f}",
-            escape(one.plan) + (f" <b>{one.wrong} wrong</b>" if one.wrong else ""),
+        rows.append(
+            (
+                f"{one.nodes}",
+                f"{one.ranks}",
+                format_bytes(one.nbytes),
+                f"{one.time_us:.1f}",
+                f"{one.busbw:.3g}",
+                "-" if kept is None else f"{100 * kept:.0f}",
+                one.plan
+                + (f"; limit: {one.limit}" if one.limit else "")
+                + (f" {one.wrong} WRONG" if one.wrong else ""),
+            )
         )
-        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    return rows
