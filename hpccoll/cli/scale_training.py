@@ -118,8 +118,8 @@ def run(args: argparse.Namespace, counts: Sequence[int]) -> int:
 
 def _lines(steps: Sequence[Step]) -> list[str]:
     rows: list[tuple[str, ...]] = [
-        ("  nodes", "GPUs", "batch", "step", "compute", "tensor", "pipeline", "bubble", "gradients", "exposed",
-         "TFLOP/s a GPU", "efficiency", "limit")
+        ("  nodes", "GPUs", "batch", "step", "compute", "tensor", "pipeline", "bubble", "gradients",
+         "exposed", "TFLOP/s a GPU", "efficiency", "limit")
     ]  # fmt: skip
     for one in steps:
         parts = (one.step_s, one.compute_s, one.tensor_s, one.pipeline_s, one.bubble_s, one.gradients_s,

@@ -110,6 +110,17 @@ def test_the_table_has_every_point() -> None:
     assert len(rows) == len(POINTS)
 
 
+def test_what_limits_a_simulated_point() -> None:
+    busy = replace(POINTS[0], used={"network out": 0.9, "NVLink": 0.2})
+    assert busy.limit == "network out"
+    assert replace(POINTS[0], used={"network out": 0.3}).limit == "latency"
+    assert POINTS[0].limit == ""
+    study = STUDY.with_points([busy])
+    assert next(one for one in lines(study) if not one.startswith("#")).endswith("ring; network out 90 %")
+    (row, *_) = csv.DictReader(io.StringIO(as_csv([study])))
+    assert (row["limit"], row["used"]) == ("network out", "network out=0.900 NVLink=0.200")
+
+
 def test_wrong_elements_are_seen_in_the_table() -> None:
     spoiled = STUDY.with_points([replace(POINTS[0], wrong=3)])
     assert spoiled.wrong == 3
@@ -120,6 +131,9 @@ def test_comma_separated_values() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv([STUDY]))))
     assert len(rows) == len(POINTS)
     assert [float(one["kept"]) for one in rows[:3]] == pytest.approx([1.0, 0.75, 0.5])
+
+
+FIGURES = ("busbw", "kept", "time", "used", "against", "model")
 
 
 class Page(HTMLParser):
@@ -137,18 +151,19 @@ class Page(HTMLParser):
 
 def test_the_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (docs/dependencies.md)")
-    priced = replace(STUDY, kind=SIMULATED, source="<dgx> & co", operation="allreduce")
+    points = tuple(replace(one, used={"network out": 0.9, "NVLink": 0.2}) for one in POINTS)
+    priced = replace(STUDY, kind=SIMULATED, source="<dgx> & co", points=points)
     page = write_report(tmp_path / "report", [STUDY, priced])
     text = page.read_text()
     parser = Page()
     parser.feed(text)
-    assert parser.tags.count("svg") == 4
+    assert parser.tags.count("svg") == 6
     assert parser.tags.count("table") == 2
     assert all(one.startswith(("data:", "#")) for one in parser.loads)  # it opens without a network
     assert "<dgx>" not in text
     assert "&lt;dgx&gt;" in text
     files = {one.name for one in page.parent.iterdir()}
-    figures = {f"{name}.{kind}" for name in ("busbw", "kept", "time", "model") for kind in ("png", "svg")}
+    figures = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
     assert files == {"index.html", "points.csv", *figures}
     for name in figures:
         begin = (page.parent / name).read_bytes()[:5]
