@@ -26,29 +26,35 @@ from hpccoll.plans.links import Links
 from hpccoll.scaling.flows import simulate_plan
 from hpccoll.tuning import links as tuning_links
 
-BLOCK_BYTES = 8 << 20  # beyond what the caches of two ranks hold
+STAGED_BYTES = 256 << 10  # a piece of our segments, as `staging_bytes` gives a rank for one of two
 ROUNDS = 9
 SMALL_ROUNDS = 100
 
 
-def measure_links(world: MPI.Intracomm, comm: hpccoll.Communicator) -> Links:
-    """The constants of the cost model, on all ranks the same."""
+def measure_links(world: MPI.Intracomm, comm: hpccoll.Communicator, nbytes: int) -> Links:
+    """The constants of the cost model, on all ranks the same; `nbytes`: of the callers' arrays.
+
+    Arrays that fit in the caches are copied faster than longer ones, which is a fact of the memory.
+    """
     layout = comm.machine.layout
     found = tuning_links.for_model(
         tuning_links.measure(world, layout, time.monotonic() + comm.config.timeout_s)
     )
-    one, other = np.ones(BLOCK_BYTES // 4, np.float32), np.ones(BLOCK_BYTES // 4, np.float32)
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    # Copied: read once and written once.
-    copy_s = _slowest(world, lambda: np.copyto(other, one))
-    combine_s = _slowest(world, lambda: np.add(one, other, out=other))
+    array, result = (np.ones(nbytes // 4, np.float32) for _ in range(2))
+    piece, other = (np.ones(STAGED_BYTES // 4, np.float32) for _ in range(2))
+    times = {
+        "memory": nbytes / _slowest(world, lambda: np.copyto(result, array)),
+        "staging": STAGED_BYTES / _slowest(world, lambda: np.copyto(other, piece)),
+    }
+    combine_s = _slowest(world, lambda: np.add(array, result, out=result))
     hand_over_s = _hand_over(node, world)
     node.Free()
     return Links(
         **found,
         node_latency_us=hand_over_s * 1e6,
-        memory_gbs=2 * BLOCK_BYTES * max(layout.counts) / copy_s / 1e9,
-        combine_gbs=BLOCK_BYTES / combine_s / 1e9,
+        **{f"{name}_gbs": 2 * max(layout.counts) * rate / 1e9 for name, rate in times.items()},  # read, write
+        combine_gbs=nbytes / combine_s / 1e9,
     )
 
 
@@ -128,16 +134,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
     with hpccoll.Communicator(world) as comm:
-        links = measure_links(world, comm)
-        found = [row for nbytes in options.sizes for row in rows(world, comm, links, nbytes, options)]
-        again = measure_links(world, comm)
+        found = []
+        for nbytes in options.sizes:
+            links = measure_links(world, comm, nbytes)
+            of_size = rows(world, comm, links, nbytes, options)
+            constants = {name: value for name, value in asdict(links).items() if isinstance(value, float)}
+            found += [{**row, "links": constants} for row in of_size]
     if world.rank == 0:
         library = MPI.Get_library_version().splitlines()[0].strip("\0 \t")
         document = {
             "library": library,
             "ranks": world.size,
-            "links": {name: value for name, value in asdict(links).items() if name != "fabric"},
-            "links_afterwards": {name: value for name, value in asdict(again).items() if name != "fabric"},
             "rows": found,
         }
         options.output.write_text(json.dumps(document))

@@ -2,10 +2,11 @@
 
     python -m benchmarks.cluster.predicted --hosts 1,2,4 --into build/predicted
 
-For each number of hosts, links.py runs under mpiexec: it measures the links (latency and bandwidth of
-messages in a node and between nodes, hand-overs, copies and sums with all ranks at it), predicts each plan's
-time from nothing else (`hpccoll.scaling.flows`), and measures it: rounds in which the plans take turns, the
-slowest rank's time, the median.  Nothing is fitted to the times that are compared.
+For each number of hosts and size, links.py runs under mpiexec: it measures the links (latency and bandwidth
+of messages in a node and between nodes, hand-overs, copies and sums of arrays of that size, and copies of the
+pieces in our segments, with all ranks at it), predicts each plan's time from nothing else
+(`hpccoll.scaling.flows`), and measures it: rounds in which the plans take turns, the slowest rank's time, the
+median.  Nothing is fitted to the times that are compared.
 
     taken     selection takes this plan; the others are there to see more of the model
     error     predicted over measured time, less 1
@@ -94,11 +95,9 @@ def drive(options: argparse.Namespace) -> int:
         runs.append(run)
         for row in run["rows"]:
             print(line(hosts, run["ranks"], row))
-        for when, name in (("links", "before"), ("links_afterwards", "after")):
-            values = ", ".join(
-                f"{key} {value:.3g}" for key, value in run[when].items() if isinstance(value, float)
-            )
-            print(f"# links {name}: {values}", flush=True)
+            if row["taken"]:
+                print(f"# links: {', '.join(f'{name} {value:.3g}' for name, value in row['links'].items())}")
+        sys.stdout.flush()
     options.into.mkdir(parents=True, exist_ok=True)
     (options.into / "predicted.json").write_text(json.dumps(runs, indent=1) + "\n")
     write(options.into / "study.json", study_of(runs, options))

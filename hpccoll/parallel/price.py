@@ -274,6 +274,7 @@ def shared(links: Links, groups: int) -> Links:
     return replace(
         links,
         memory_gbs=links.memory_gbs / groups,
+        staging_gbs=None if links.staging_gbs is None else links.staging_gbs / groups,
         message_gbs=links.message_gbs / groups,
         network_gbs=links.network_gbs / groups,
     )

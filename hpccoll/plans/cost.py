@@ -190,12 +190,8 @@ def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
             inside[node] += within[node] * sizes.itemsize
     combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
     fixed_s = max(_chain_s(shape, *each, sizes, links) for each in alike)
-    acting_s = max(
-        together_s(
-            shape, each[0], len(each[2]), moving, combines * sizes.itemsize / (links.combine_gbs * 1e9), sizes
-        )
-        for each in alike
-    )
+    combining_s = combines * sizes.itemsize / (links.combine_gbs * 1e9)
+    acting_s = max(together_s(shape, *each, moving, combining_s, sizes) for each in alike)
     return Load(fixed_s + acting_s, tuple(sent), tuple(inside))
 
 
@@ -234,20 +230,30 @@ def _between(
 
 
 def together_s(
-    shape: Shape, lengths: tuple[int, ...], count: int, moving_s: float, combining_s: float, sizes: Sizes
+    shape: Shape,
+    lengths: tuple[int, ...],
+    root: int,
+    nodes: tuple[int, ...],
+    moving_s: float,
+    combining_s: float,
+    sizes: Sizes,
 ) -> float:
     """Moving and combining, in segments: one is combined while the next is on its way.
 
     Two stages of k segments take the longer one, and 1/k of the other.  Where a chain of segments fills
-    first, that is in its fills already.
+    first, that is in its fills already.  A ring is held up by its hops between nodes, if it has any: at the
+    others there is time to combine.
     """
     how = ALGORITHMS[shape.algorithm]
     longer, shorter = max(moving_s, combining_s), min(moving_s, combining_s)
-    if _rounds(shape.algorithm, shape.kind, count).fills:
+    if _rounds(shape.algorithm, shape.kind, len(nodes)).fills:
         return longer
-    each = of_members(shape.kind, count, lengths)
+    each = of_members(shape.kind, len(nodes), lengths)
     message = sum(each) if how.whole else max(each, default=0)
-    return longer + shorter * min(1.0, sizes.segment / message if message else 1.0)
+    part = min(1.0, sizes.segment / message if message else 1.0)
+    if how.along:
+        part *= _between(shape.algorithm, shape.kind, lengths, root, nodes) or 1.0
+    return longer + shorter * part
 
 
 # Of a phase, by node: elements sent to other nodes, moved inside, and come from other nodes.
@@ -293,24 +299,46 @@ _PASSES = {
     Kind.EXSCAN: (7, 0, 0),
     Kind.PREPEND: (3, 0, 0),
 }
+# Of these, the passes over arrays of the callers, for each member and once; the others are over our segments.
+_OUTSIDE = {
+    Kind.ALLREDUCE: (2, 0),
+    Kind.REDUCE: (1, 1),
+    Kind.REDUCE_SCATTER: (1, 1),
+    Kind.BROADCAST: (1, 0),
+    Kind.ALLGATHER: (1, 0),
+    Kind.GATHER: (0, 2),
+    Kind.SCATTER: (0, 2),
+    Kind.ALLTOALL: (0, 2),
+    Kind.SCAN: (2, 0),
+    Kind.EXSCAN: (2, 0),
+    Kind.PREPEND: (3, 0),
+}
 
 
 def shared_memory(layout: Layout, shape: Shape, itemsize: int, links: Links) -> Load:
     """Copy in what others combine or keep, combine, copy out."""
-    per_member, once, part = _PASSES[shape.kind]
     inside = [0] * layout.node_count
     slowest = 0.0
     for group, members in enumerate(shape.groups):
-        count, bytes_ = len(members), shape.total(group) * itemsize
-        alone = shape.kind is Kind.PREPEND  # nothing is handed over
-        if count == 1 and not alone:
-            continue
-        passes = per_member * count + once + part / count
-        blocks = 0 if alone else max(1, ceil(bytes_ / links.block_bytes))
-        time_s = blocks * links.node_latency_us * 1e-6 + passes * bytes_ / (links.memory_gbs * 1e9)
-        slowest = max(slowest, time_s)
-        inside[layout.node_of[members[0]]] += round(passes * bytes_)
+        hand_overs_s, outside, staged = of_memory(shape, group, itemsize, links)
+        moving_s = outside / (links.memory_gbs * 1e9) + staged / (links.staged_gbs * 1e9)
+        slowest = max(slowest, hand_overs_s + moving_s)
+        inside[layout.node_of[members[0]]] += round(outside + staged)
     return Load(slowest, (0,) * layout.node_count, tuple(inside))
+
+
+def of_memory(shape: Shape, group: int, itemsize: int, links: Links) -> tuple[float, float, float]:
+    """Of one group in shared memory: seconds of hand-overs, bytes of callers' arrays, bytes of segments."""
+    count, nbytes = len(shape.groups[group]), shape.total(group) * itemsize
+    alone = shape.kind is Kind.PREPEND  # nothing is handed over
+    if count == 1 and not alone:
+        return 0.0, 0.0, 0.0
+    per_member, once, part = _PASSES[shape.kind]
+    passes = per_member * count + once + part / count
+    of_each, of_all = _OUTSIDE[shape.kind]
+    outside = min(passes, of_each * count + of_all)
+    blocks = 0 if alone else max(1, ceil(nbytes / links.block_bytes))
+    return blocks * links.node_latency_us * 1e-6, outside * nbytes, (passes - outside) * nbytes
 
 
 def _native_between(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:

@@ -111,9 +111,9 @@ def _demand(
     if links.fabric is not None:
         return _by_nccl(layout, shape, sizes.itemsize, links.fabric, together)
     if shape.family == "NODE" or node_count == 1:
-        load = cost.shared_memory(layout, shape, sizes.itemsize, links)
-        (inside,) = load.inside
-        return Demand(load.time_s - inside / (links.memory_gbs * 1e9), inside=(float(inside),))
+        hand_overs_s, outside, staged = cost.of_memory(shape, 0, sizes.itemsize, links)
+        # As bytes of callers' arrays, of which the memory's rate is.
+        return Demand(hand_overs_s, inside=(outside + staged * links.memory_gbs / links.staged_gbs,))
     links = replace(links, network_gbs=links.network_gbs * links.mpi_efficiency)
     every = cost.alternatives(layout, shape, sizes, links)
     best = min(every, key=lambda name: every[name].time_s)
@@ -148,7 +148,7 @@ def _by_messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> De
         pattern = Pattern(shape.algorithm, shape.kind, tuple(of_members), root, by_node=False, phase=number)
         found.append(Demand(0.0, 0.0, sent, arriving, inside, MESSAGES, pattern=pattern))
     first, *rest = found
-    acting_s = cost.together_s(shape, lengths, layout.size, moving_s, combining_s, sizes)
+    acting_s = cost.together_s(shape, lengths, root, layout.node_of, moving_s, combining_s, sizes)
     # What is combined meanwhile takes at least its time, the rest comes in addition.
     alone_s = max(moving_s, combining_s)
     each_s = combining_s / len(found)

@@ -106,14 +106,17 @@ class Links:
     """What the two levels give.  The defaults are those of a plain host: they order plans, no more.
 
     `*_latency_us`: one message or hand-over; `*_gbs`: 1e9 bytes a second and node.  `memory_gbs` is what all
-    ranks of a node together copy; `message_gbs` what MPI moves between two ranks of a node; `block_bytes`
-    the piece in which shared memory hands elements over; `mpi_efficiency` the part of the network's
-    bandwidth that MPI's own collectives reach, which do not pipeline the levels; `combine_gbs` what one rank
-    combines of what messages bring it.  With a `fabric`, the ranks have GPUs, and native steps are NCCL's.
+    ranks of a node together copy, from and to arrays of their callers; `staging_gbs` the same in our own
+    segments, whose pieces are small and stay in caches (None: as much as in arrays); `message_gbs` what MPI
+    moves between two ranks of a node; `block_bytes` the piece in which shared memory hands elements over;
+    `mpi_efficiency` the part of the network's bandwidth that MPI's own collectives reach, which do not
+    pipeline the levels; `combine_gbs` what one rank combines of what messages bring it.  With a `fabric`, the
+    ranks have GPUs, and native steps are NCCL's.
     """
 
     node_latency_us: float = 1.5
     memory_gbs: float = 35.0
+    staging_gbs: float | None = None
     message_latency_us: float = 2.0
     message_gbs: float = 4.5
     network_latency_us: float = 25.0
@@ -122,6 +125,11 @@ class Links:
     mpi_efficiency: float = 0.6
     combine_gbs: float = 14.0
     fabric: Fabric | None = None
+
+    @property
+    def staged_gbs(self) -> float:
+        """What all ranks of a node together copy in our segments."""
+        return self.memory_gbs if self.staging_gbs is None else self.staging_gbs
 
     def with_cards(self, cards: int) -> Links:
         """The same with another number of network cards a node.
