@@ -80,7 +80,7 @@ CASES = (
 LARGE = (
     *(Case("plain", "16x4", collective, name, 16 * MIB) for collective, name in _PLANS),
     *(Case("plain", "8x8", *one, 16 * MIB, Contention(4, 4.0)) for one in (_PLANS[0], *_PLANS[2:5])),
-    *(Case("plain", "16x4", *one, 64 * MIB, Contention(4, 2.0, slow_nodes={5: 0.5})) for one in _PLANS[3:5]),
+    *(Case("plain", "16x4", *one, 32 * MIB, Contention(4, 2.0, slow_nodes={5: 0.5})) for one in _PLANS[3:5]),
 )
 
 
