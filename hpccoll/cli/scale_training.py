@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from hpccoll.cli.output import write_text
+from hpccoll.cli.output import STANDARD_OUTPUT, write_json
 from hpccoll.cli.sizes import format_bytes, parse_bytes
 from hpccoll.errors import UsageError
 from hpccoll.overlap.making import DEVICE_BUCKET_BYTES
@@ -60,6 +59,8 @@ FLAGS = ("model", "weak", "batch", "micro_batch", "tensor", "pipeline", "bucket"
 
 def run(args: argparse.Namespace, counts: Sequence[int]) -> int:
     """Print the study, write what is asked for; the exit status.  Raises: UsageError."""
+    if args.json == STANDARD_OUTPUT:
+        raise UsageError("--json - : name a file; the table goes to standard output")
     if args.machine is None or args.model is None:
         raise UsageError("training is computed, not measured: say --machine NAME and --model NAME")
     model = model_of(args.model)
@@ -102,13 +103,8 @@ def run(args: argparse.Namespace, counts: Sequence[int]) -> int:
         )
     command = " ".join(shlex.quote(one) for one in ["hpccoll", *sys.argv[1:]])
     if args.json is not None:
-        document = {
-            "version": VERSION,
-            "title": title,
-            "command": command,
-            "steps": list(map(_as_dict, steps)),
-        }
-        write_text(args.json, json.dumps(document, indent=1) + "\n")
+        found = [*map(_as_dict, steps)]
+        write_json(args.json, {"version": VERSION, "title": title, "command": command, "steps": found})
     if args.report is not None:
         from hpccoll.scaling.training_report import write_report
 
