@@ -79,7 +79,7 @@ def test_a_stopped_study_goes_on(tmp_path: Path) -> None:
         (("allreduce", "--compare"), "--compare"),
         (("allreduce", "-d", "all"), "several types"),
         (("allreduce", "--json", "-"), "--json"),
-        (("allreduce", "--json", "/nowhere/x.json"), "--json"),
+        (("allreduce", "--json", "/nowhere/x.json"), "cannot write /nowhere"),
         (("allreduce", "--gpus", "2"), "--gpus"),
         (("allreduce", "--with", "none.json", "--report", "somewhere"), "none.json"),
         (("allreduce", "--with", "none.json"), "--with"),
