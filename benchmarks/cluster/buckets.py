@@ -1,21 +1,30 @@
 """Training steps between virtual hosts: computation, then all-reduce; or both at once, in buckets.
 
-    python -m benchmarks.cluster.buckets --bytes 16M --layers 16 --buckets 1M,4M
+    python -m benchmarks.cluster.buckets --bytes 64M --layers 128 --buckets 1M,4M
 
 Needs root and iproute2.  A step computes a gradient for each layer, the last first (sums and products of
 NumPy), and averages all of them over the ranks.  The computation takes `--compute` times as long as the one
 all-reduce of all gradients.  The ways of a step take turns:
 
-    compute    the computation alone, which no step can be shorter than
+    compute    the computation alone
+    allreduce  one all-reduce of all gradients alone: no step can be shorter than the longer of these two
     mpi        the computation, then MPI's own Allreduce of all gradients
     hpccoll    the computation, then hpccoll's
     BYTES      GradientBuckets of this size; `default` of the size that the cost model gives
 
+and where torch is installed (`make .venv-torch`):
+
+    gloo       the computation, then gloo's all-reduce
+    ddp        the same computation as the backward pass of a module in torch's DDP over gloo, with its
+               buckets of 25 MiB; `ddp 1M` of 1 MiB
+    module     that module in hpccoll.torch's, with buckets of 1 MiB
+
     step       median over the rounds of the slowest rank's time
-    added      that less the time of the computation alone: what was waited for, and by how much
-               communication, which needs cores, has slowed the computation
+    of longer  that by the longer of computation and communication alone: 1 where all is hidden and free
     gain       the step of `hpccoll` by this one
-    hidden     of the time that buckets were under way: what the program did not wait for (`buckets.times`)
+    hidden     of the time that buckets were under way: what the program did not wait for (`buckets.times`);
+               the rest of what a step takes longer than the computation is the computation slowed down, as
+               communication needs cores
 """
 
 from __future__ import annotations
@@ -33,11 +42,15 @@ import numpy as np
 from mpi4py import MPI
 
 import hpccoll
+from benchmarks.cluster.modules import MIB, WITHOUT_TORCH, Modules
 from hpccoll.cli.bench.overlap import numpy_work, units_for
 from hpccoll.cli.sizes import parse_bytes
 
 HOSTS = 2
 WARM_STEPS = 2
+CORRECTIONS, TRIALS = 3, 3
+INTERFACE = "eth0"  # of a virtual host
+ALONE = ("compute", "allreduce")
 DEFAULT = "default"
 
 Step = Callable[[], object]
@@ -56,19 +69,27 @@ class Training:
     def calibrate(self, seconds: float) -> None:
         """The computation of all layers is to take so long."""
         self.units = max(1, units_for(self.world, self._unit, seconds) // len(self.gradients))
+        for _ in range(CORRECTIONS):
+            found = statistics.median(slowest(self.world, self.compute) for _ in range(TRIALS))
+            self.units = max(1, round(self.units * seconds / found))
+
+    def layer(self, number: int) -> float:
+        """The computation of a layer; what all elements of its gradient are on this rank."""
+        for _ in range(self.units):
+            self._unit()
+        return float(self.world.rank + number)
 
     def compute(self, done: Callable[[int], object] = id) -> None:
-        """Gradients of this rank: its rank plus the number of the layer."""
+        """The gradients of this rank."""
         for number in reversed(range(len(self.gradients))):
-            for _ in range(self.units):
-                self._unit()
-            self.gradients[number][...] = self.world.rank + number
+            self.gradients[number][...] = self.layer(number)
             done(number)
 
-    def wrong(self) -> int:
-        """Wrong elements on all ranks, of averages."""
+    def wrong(self, averages: Sequence[Any] | None = None) -> int:
+        """Wrong elements on all ranks, of averages: by default those in `gradients`."""
         mean = (self.world.size - 1) / 2
-        mine = sum(int((part != mean + number).sum()) for number, part in enumerate(self.gradients))
+        parts = self.gradients if averages is None else averages
+        mine = sum(int((part != mean + number).sum()) for number, part in enumerate(parts))
         return self.world.allreduce(mine)
 
 
@@ -95,7 +116,15 @@ def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dic
         training.compute()
         comm.Allreduce(MPI.IN_PLACE, flat, hpccoll.AVG)
 
-    ways: dict[str, Step] = {"compute": training.compute, "mpi": by_mpi, "hpccoll": by_hpccoll}
+    def allreduce() -> None:
+        comm.Allreduce(MPI.IN_PLACE, flat, hpccoll.AVG)
+
+    ways: dict[str, Step] = {
+        "compute": training.compute,
+        "allreduce": allreduce,
+        "mpi": by_mpi,
+        "hpccoll": by_hpccoll,
+    }
     made: dict[str, hpccoll.GradientBuckets] = {}
     for name in (DEFAULT, *options.buckets):
         size = None if name == DEFAULT else parse_bytes(name)
@@ -106,7 +135,12 @@ def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dic
             buckets.wait()
 
         ways[name] = step
-    alone = statistics.median(slowest(world, lambda: comm.Allreduce(MPI.IN_PLACE, flat)) for _ in range(5))
+    modules = None
+    if WITHOUT_TORCH is None:
+        modules = Modules(training, comm, options.output.parent, INTERFACE, MIB)
+        ways |= modules.ways
+        made |= modules.buckets
+    alone = statistics.median(slowest(world, allreduce) for _ in range(TRIALS))
     training.calibrate(options.compute * alone)
     rows: dict[str, dict[str, Any]] = {
         name: {"way": name, "steps_s": [], "hidden_percent": [], "wrong": 0, "buckets": None} for name in ways
@@ -115,7 +149,8 @@ def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dic
         for name, way in ways.items():
             seconds = slowest(world, way)
             row, buckets = rows[name], made.get(name)
-            row["wrong"] += 0 if name == "compute" else training.wrong()
+            if name not in ALONE:
+                row["wrong"] += training.wrong() if modules is None else modules.wrong(name)
             if turn < WARM_STEPS:
                 continue
             row["steps_s"].append(seconds)
@@ -124,6 +159,8 @@ def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dic
                 row["buckets"], row["bucket_bytes"] = len(buckets), buckets.bucket_bytes
     for buckets in made.values():
         buckets.close()
+    if modules is not None:
+        modules.close()
     return list(rows.values())
 
 
@@ -133,20 +170,20 @@ def complete(rows: Sequence[dict[str, Any]]) -> None:
         row["step_s"] = statistics.median(row["steps_s"])
     by_way = {row["way"]: row for row in rows}
     for row in rows:
-        row["added_s"] = row["step_s"] - by_way["compute"]["step_s"]
+        row["of_longer"] = row["step_s"] / max(by_way[name]["step_s"] for name in ALONE)
         row["gain"] = by_way["hpccoll"]["step_s"] / row["step_s"]
         row["hidden"] = statistics.median(row["hidden_percent"]) if row["hidden_percent"] else None
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Lines for people."""
-    lines = ["# way       buckets   step ms    added ms   gain  hidden %  #wrong"]
+    lines = ["# way       buckets   step ms  of longer   gain  hidden %  #wrong"]
     for row in rows:
         count = "" if row["buckets"] is None else str(row["buckets"])
         hidden = "" if row["hidden"] is None else f"{row['hidden']:.0f}"
-        gain = "" if row["way"] == "compute" else f"{row['gain']:.2f}"
+        ratio, gain = ("", "") if row["way"] in ALONE else (f"{row['of_longer']:.2f}", f"{row['gain']:.2f}")
         lines.append(
-            f"  {row['way']:<9} {count:>7} {row['step_s'] * 1e3:9.1f} {row['added_s'] * 1e3:11.1f}"
+            f"  {row['way']:<9} {count:>7} {row['step_s'] * 1e3:9.1f} {ratio:>10}"
             f" {gain:>6} {hidden:>9} {row['wrong']:7d}"
         )
     return "\n".join(lines)
@@ -170,6 +207,8 @@ def drive(options: argparse.Namespace, argv: Sequence[str]) -> int:
         f"{options.layers} layers, {options.rounds} rounds; default buckets: {found['default_bytes']} bytes"
     )
     print(table(found["rows"]))
+    if WITHOUT_TORCH is not None:
+        print(f"# gloo and DDP are left out: {WITHOUT_TORCH}")
     return int(any(row["wrong"] for row in found["rows"]))
 
 
@@ -180,8 +219,8 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--bytes", type=parse_bytes, default=16 << 20, help="of all gradients of a rank (16M)")
-    add("--layers", type=int, default=16)
+    add("--bytes", type=parse_bytes, default=64 << 20, help="of all gradients of a rank (64M)")
+    add("--layers", type=int, default=128, help="(128)")
     add("--buckets", type=lambda text: text.split(","), default=["1M", "4M"], help="sizes (1M,4M)")
     add("--compute", type=float, default=1.0, help="time of the computation by that of the all-reduce (1)")
     add("--rounds", type=int, default=7)

@@ -37,18 +37,19 @@ def missing() -> str | None:
 
 
 class Gloo:
-    """A process group of the ranks of `world`, all on one node; methods take what `tensor` makes of arrays.
+    """A process group of the ranks of `world`; methods take what `tensor` makes of arrays.
 
-    They meet through a file that rank 0 makes, and talk over the loopback interface.
+    They meet through a file that rank 0 makes, in `folder`, which all ranks see, and talk over `interface`:
+    without words all are on one node.
     """
 
-    def __init__(self, world: MPI.Intracomm) -> None:
+    def __init__(self, world: MPI.Intracomm, folder: Path | None = None, interface: str = "lo") -> None:
         import torch.distributed
 
         self._torch, self._ours = torch, torch.distributed
         self._rank, self._size = world.rank, world.size
-        self._folder = tempfile.mkdtemp(prefix="gloo-") if world.rank == 0 else None
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self._folder = tempfile.mkdtemp(prefix="gloo-", dir=folder) if world.rank == 0 else None
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         meeting = str(Path(world.bcast(self._folder)) / "ranks")
         store = torch.distributed.FileStore(meeting, world.size)
         torch.distributed.init_process_group(

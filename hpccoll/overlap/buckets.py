@@ -60,8 +60,9 @@ class GradientBuckets:
     Args:
         comm: an hpccoll communicator.
         arrays: a list, or a dict, of writable arrays of numbers, all of the host or all on one device.
-        bucket_bytes: when a bucket is full.  By default the smallest power of two from 64 KiB to 64 MiB
-            that by `comm.explain` reaches 90 % of the rate of 64 MiB; on devices 25 MiB.
+        bucket_bytes: when a bucket is full; the last ones are smaller, down to an eighth or 64 KiB.  By
+            default the smallest power of two from 64 KiB to 64 MiB that by `comm.explain` reaches 90 % of the
+            rate of 64 MiB; on devices 25 MiB.
         dtype_on_wire: "bfloat16" or "float16": float32 and float64 travel in it, and what rounding leaves
             over is added in the next step (short.py).  Host arrays only.
         average: divide by the number of ranks; else the sum.

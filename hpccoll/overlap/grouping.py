@@ -12,6 +12,9 @@ import numpy as np
 
 SIZES = tuple(1 << power for power in range(16, 27))  # 64 KiB to 64 MiB
 SHARE = 0.9
+# The last buckets: a part of the others, and not below.
+LAST_SHARE = 8
+LEAST_LAST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -40,26 +43,38 @@ class Group:
     dtype: np.dtype[Any]
 
 
-def group(members: Sequence[Member], bucket_bytes: int) -> tuple[Group, ...]:
+def group(members: Sequence[Member], bucket_bytes: int, last_bytes: int = 0) -> tuple[Group, ...]:
     """Deal arrays to buckets, the last array first, since backward passes end with the first.
 
     A bucket has one dtype, and is full once it has `bucket_bytes`; a longer array has one for itself, and the
     arrays before it are not held up by it.  Buckets are in the order in which they become full, those that
     never do last.  Inside a bucket arrays lie in their own order, as they do where a program has cut them
     from one piece of memory.
+
+    `last_bytes`: if not 0, towards the end a bucket has no more than half of what is left of its dtype, down
+    to so many: nothing is computed any more while the last one travels.  Arrays that fit in one bucket share
+    it.
     """
+    left: dict[np.dtype[Any], int] = {}
+    for one in members:
+        left[one.dtype] = left.get(one.dtype, 0) + one.nbytes
+    tapering = {dtype for dtype, nbytes in left.items() if last_bytes and nbytes > bucket_bytes}
+    limits = dict.fromkeys(left, bucket_bytes)
     groups: list[Group] = []
     open_: dict[np.dtype[Any], list[int]] = {}
     filled: dict[np.dtype[Any], int] = {}
     for number in reversed(range(len(members))):
         one = members[number]
         begun = open_.setdefault(one.dtype, [])
-        if begun and filled[one.dtype] + one.nbytes > bucket_bytes:
+        if begun and filled[one.dtype] + one.nbytes > limits[one.dtype]:
             groups.append(_closed(members, open_.pop(one.dtype)))
             begun = open_[one.dtype] = []
+        if not begun and one.dtype in tapering:
+            limits[one.dtype] = min(bucket_bytes, max(last_bytes, left[one.dtype] // 2))
         begun.append(number)
+        left[one.dtype] -= one.nbytes
         filled[one.dtype] = one.nbytes + (filled[one.dtype] if len(begun) > 1 else 0)
-        if filled[one.dtype] >= bucket_bytes:
+        if filled[one.dtype] >= limits[one.dtype]:
             groups.append(_closed(members, open_.pop(one.dtype)))
     # By the array that each of them waits for: the first of its arrays, which is the last to be ready.
     groups += (_closed(members, rest) for rest in sorted(open_.values(), key=lambda rest: -rest[-1]))
@@ -80,6 +95,11 @@ def smallest_efficient(time_s: Callable[[int], float], sizes: Sequence[int] = SI
     """
     fast = SHARE * sizes[-1] / time_s(sizes[-1])
     return next(size for size in sizes if size / time_s(size) >= fast)
+
+
+def last_size(bucket_bytes: int) -> int:
+    """`last_bytes` for buckets of this size: smaller ones would be latency for the most part."""
+    return max(bucket_bytes // LAST_SHARE, min(bucket_bytes, LEAST_LAST_BYTES))
 
 
 def runs(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -16,7 +16,7 @@ from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.ops.table import AVG
 from hpccoll.overlap.agreement import Description, Key, agree, in_order, keyed, words_for
 from hpccoll.overlap.bucket import Bucket, DeviceBucket, HostBucket
-from hpccoll.overlap.grouping import Group, Member, group, smallest_efficient
+from hpccoll.overlap.grouping import Group, Member, group, last_size, smallest_efficient
 from hpccoll.overlap.memory import DeviceMemory, HostMemory, host_buffers, is_one_run, member_of, read
 from hpccoll.overlap.short import short_dtype
 from hpccoll.transports.base import Array
@@ -82,7 +82,7 @@ def make(comm: Any, arrays: Any, options: Options) -> Made:
     members = [member_of(array) for array in given.arrays]
     if bucket_bytes is None:
         bucket_bytes = DEVICE_BUCKET_BYTES if on_device else _price_size(comm, members, options.op)
-    groups = group(members, bucket_bytes)
+    groups = group(members, bucket_bytes, last_size(bucket_bytes))
     buckets: list[Bucket] = []
     if on_device:
         for one in groups:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpccoll.overlap.agreement import Description, difference
-from hpccoll.overlap.grouping import SIZES, Member, group, smallest_efficient
+from hpccoll.overlap.grouping import SIZES, Member, group, last_size, smallest_efficient
 from hpccoll.overlap.times import Times, times_of
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
@@ -37,10 +37,11 @@ def test_dtypes_do_not_mix_and_do_not_wait_for_each_other() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.sampled_from(["f4", "f8", "i4"])), min_size=1, max_size=40),
     st.integers(1, 2000),
+    st.sampled_from([0, 1, 8]),
 )
-def test_every_array_is_in_one_bucket(arrays: list[tuple[int, str]], bucket_bytes: int) -> None:
+def test_every_array_is_in_one_bucket(arrays: list[tuple[int, str]], bucket_bytes: int, share: int) -> None:
     members = [Member((count,), np.dtype(name)) for count, name in arrays]
-    groups = group(members, bucket_bytes)
+    groups = group(members, bucket_bytes, bucket_bytes // share if share else 0)
     assert sorted(number for one in groups for number in one.members) == list(range(len(members)))
     for one in groups:
         assert {members[number].dtype for number in one.members} == {one.dtype}
@@ -49,6 +50,20 @@ def test_every_array_is_in_one_bucket(arrays: list[tuple[int, str]], bucket_byte
         assert one.count == sum(counts)
         assert list(one.starts) == [sum(counts[:place]) for place in range(len(counts))]
         assert one.count * one.dtype.itemsize <= bucket_bytes or len(one.members) == 1
+
+
+def test_the_last_buckets_are_smaller() -> None:
+    found = group([Member((10,), F4)] * 16, 160, 40)
+    assert [one.count * 4 for one in found] == [160, 160, 160, 80, 40, 40]
+    assert [one.count for one in group([Member((10,), F4)] * 4, 160, 40)] == [40], "they fit in one"
+    # What is left of a dtype counts, not what is left of all.
+    found = group([Member((10,), F4), *[Member((10,), F8)] * 8, *[Member((10,), F4)] * 7], 160, 40)
+    assert [(one.dtype, one.count * one.dtype.itemsize) for one in found] == [
+        (F4, 160), (F4, 80), (F4, 40), (F8, 160), (F8, 160), (F8, 160), (F8, 80), (F8, 80), (F4, 40),
+    ]  # fmt: skip
+    assert last_size(1 << 20) == 128 << 10
+    assert last_size(100 << 10) == 64 << 10
+    assert last_size(999) == 999
 
 
 @pytest.mark.parametrize(
