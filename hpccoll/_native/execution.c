@@ -318,6 +318,13 @@ Execution_left(Execution *self, void *closure)
 }
 
 static PyObject *
+Execution_over(Execution *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(execution_is_over(self));
+}
+
+static PyObject *
 Execution_step(Execution *self, void *closure)
 {
     (void)closure;
@@ -544,6 +551,7 @@ static PyMethodDef execution_methods[] = {
 
 static PyGetSetDef execution_attributes[] = {
     {"left", (getter)Execution_left, NULL, NULL, NULL},
+    {"over", (getter)Execution_over, NULL, NULL, NULL},
     {"step", (getter)Execution_step, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -221,6 +221,11 @@ class NativeExecution:
         return self.native.left == 0
 
     @property
+    def over(self) -> bool:
+        """Complete, or failed."""
+        return self.native.over
+
+    @property
     def step(self) -> int:
         """The plan's step that the oldest operation under way belongs to."""
         return self.native.step
@@ -228,6 +233,17 @@ class NativeExecution:
     def waiting_for(self) -> list[Operation]:
         """The operations under way, for reports."""
         return [self._operations[index] for index in self.native.active()]
+
+
+class Work:
+    """A wait for a program that the engine has: for it alone (called), or for several by `run_all`."""
+
+    def __init__(self, execution: NativeExecution, spin_s: float) -> None:
+        self.execution = execution
+        self.spin_s = spin_s
+
+    def __call__(self, seconds: float) -> bool:
+        return self.execution.run(seconds, spin_s=self.spin_s)
 
 
 def program_of(schedule: Schedule) -> _core.Program:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from hpccoll.plans.program import GroupCall, Memory, Operation, Place, Program
 from hpccoll.plans.steps import Kind, Plan
 from hpccoll.plans.text import operation_text
 from hpccoll.runtime import engine
-from hpccoll.runtime.engine import NativeExecution, NodeGroup
+from hpccoll.runtime.engine import NativeExecution, NodeGroup, Work
 from hpccoll.runtime.executor import Execution, Schedule
 from hpccoll.runtime.planning import Planned
 from hpccoll.runtime.wait import MOVED, Hint, Waits
@@ -219,7 +218,7 @@ class Movement:
             if moved:
                 yield MOVED
             elif isinstance(execution, NativeExecution) and idle < MOST_HINTS:
-                yield partial(execution.run, spin_s=self._spin_s)
+                yield Work(execution, self._spin_s)
             else:
                 yield None
         del self._running[sequence]

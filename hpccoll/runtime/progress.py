@@ -17,16 +17,20 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mpi4py import MPI
 
 from hpccoll.errors import UsageError
 from hpccoll.observe.metrics import Timing
+from hpccoll.runtime import engine
 from hpccoll.runtime.threads import started_thread
 from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
+
+if TYPE_CHECKING:
+    from hpccoll._native import _core
 
 T = TypeVar("T")
 
@@ -35,6 +39,8 @@ SLEEP_S = 30e-6
 LONGEST_SLEEP_S = 1e-3
 STAND_BACK_S = 2e-3
 HINT_S = 2e-3
+# What the engine has it moves on so long at once; then all calls have a turn.
+TOGETHER_S = 10e-3
 # So long the worker looks after what C has alone; so long, while nothing is under way, it expects more.
 WATCH_S = 1e-3
 LINGER_S = 20e-3
@@ -66,6 +72,7 @@ class Running:
         self._process = os.getpid()
         self.owner = owner
         self.sequence = sequence
+        self.hint: Hint | None = None  # of the last turn
         self.done = False
         self.error: BaseException | None = None
         self.event: Any = None  # of a call that a device does: complete when it is
@@ -88,7 +95,7 @@ class Running:
         try:
             if not self._turns:
                 self._aborted()  # what others gave up before it was started is not to be completed
-            hint = next(self._stages)
+            hint = self.hint = next(self._stages)
             self._turns += 1
             if self._turns % 16 == 0 or hint is not None:
                 self._aborted()
@@ -107,6 +114,7 @@ class Running:
         self.error = self._ended(error)
         self.done = True
         self._stages = _over()  # lets go of the caller's buffers
+        self.hint = None
         self.block = None  # and so does this
         self._tell_all()
 
@@ -170,11 +178,13 @@ class Progress:
         self._watched_last: Watched | None = None
         self._watched_at = 0.0
         self._asleep = False
+        self._all_at = 0.0
         self.lock = _TurnLock()
         self._turning = False
         self._turns = 0
         self._waiting: set[object] = set()  # who waits in hpccoll
         self._wake = threading.Event()
+        self._bell: _core.Bell | None = None  # rung when there is more for the worker, or less
         self._stopped = False
         self._worker: threading.Thread | None = None
 
@@ -183,10 +193,11 @@ class Progress:
         with self.lock:
             self._pending.append(running)
             self.number[0] = len(self._pending)
-            self.turn()
+            self.turn(None if self._worker is None else [running])
             if self._pending:
                 self._have_worker()
         self._wake.set()
+        self._ring()
 
     def watch(self, calls: Watched) -> None:
         """Move started calls on that C has, until there are none."""
@@ -203,6 +214,10 @@ class Progress:
         self._watched.discard(calls)
         if self._watched_last is calls:
             self._watched_last = None
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
 
     def _have_worker(self) -> None:
         if self._worker is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
@@ -227,8 +242,8 @@ class Progress:
                 default=None,
             )
 
-    def turn(self) -> Hint | None:
-        """A turn for every started call.  Returns MOVED, or what may be waited for, or None."""
+    def turn(self, among: Sequence[Running] | None = None) -> Hint | None:
+        """A turn for every started call, or for some.  Returns MOVED, or what may be waited for, or None."""
         over = self._watched and self._move_watched()
         if not self._pending:
             return MOVED if over else None
@@ -239,8 +254,8 @@ class Progress:
             self._turns += 1
             try:
                 found: Hint | None = MOVED if over else None
-                for running in list(self._pending):
-                    hint = running.turn()
+                for running in list(self._pending if among is None else among):
+                    hint = MOVED if running.done else running.turn()  # another thread's turn was the last
                     if found is not MOVED and hint is not None:
                         found = hint
                 self._pending = [one for one in self._pending if not one.done]
@@ -264,6 +279,7 @@ class Progress:
         """The stages of a blocking call, each under the lock when the worker may be at work too."""
         me = object()
         self._waiting.add(me)
+        self._ring()
         try:
             while True:
                 try:
@@ -293,6 +309,7 @@ class Progress:
     def _until(self, running: Running) -> Waits:
         me = object()
         self._waiting.add(me)
+        self._ring()
         try:
             while not running.done:
                 yield self.turn()
@@ -311,8 +328,8 @@ class Progress:
                 time.sleep(STAND_BACK_S)
                 if self._turns != turns:
                     continue  # who waits has moved them on, and is not held up itself, by a finalizer say
-            hint = self.turn()
-            if hint is MOVED:
+            hint = self.turn(self._due())
+            if hint is MOVED or self._work_together():
                 sleep_s = SLEEP_S
             elif hint is not None:
                 hint(HINT_S)
@@ -320,6 +337,32 @@ class Progress:
                 time.sleep(sleep_s)
                 sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
             del hint  # it keeps the buffers of its call
+
+    def _due(self) -> Sequence[Running] | None:
+        """Whose turn it is: now and then all have one, in between those that the engine has nothing of."""
+        now = time.monotonic()
+        if now - self._all_at >= TOGETHER_S:
+            self._all_at = now
+            return None
+        with self.lock:
+            return [one for one in self._pending if not _at_work(one.hint)]
+
+    def _work_together(self) -> bool:
+        """The worker, without the GIL: all that the engine has moves on until some of it is over.
+
+        False where the engine has nothing.
+        """
+        with self.lock:
+            hints = [one.hint for one in self._pending]
+        works = [hint for hint in hints if isinstance(hint, engine.Work)]
+        if not works:
+            return False
+        if self._bell is None:
+            self._bell = engine.new_bell()
+        seconds = TOGETHER_S if len(works) == len(hints) else HINT_S
+        spin_s = max(work.spin_s for work in works)
+        engine.run_all([work.execution for work in works], seconds, self._bell, spin_s=spin_s)
+        return True
 
     def _look_after_watched(self) -> None:
         """The worker, where C has all that is under way, or nothing is."""
@@ -351,6 +394,10 @@ class Progress:
         self._wake.set()
         if self._worker is not None:
             self._worker.join(1.0)
+
+
+def _at_work(hint: Hint | None) -> bool:
+    return isinstance(hint, engine.Work) and not hint.execution.over
 
 
 def _over() -> Waits:
