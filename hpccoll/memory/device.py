@@ -158,6 +158,20 @@ def clear(array: Array, stream: int) -> None:
         raise ResourceError(f"CUDA: setting memory on the device failed with {status.name}")
 
 
+def to_host(array: Array, stream: int) -> Array:
+    """A contiguous array's elements, copied in the order of a stream, for which this waits."""
+    from cuda.bindings import driver
+
+    made = np.empty(array.shape, array.dtype)
+    with current(home_of(array).device):
+        status = driver.cuMemcpyDtoHAsync(made.ctypes.data, array.ctypes.data, made.nbytes, stream)[0]
+        if status == driver.CUresult.CUDA_SUCCESS:
+            status = driver.cuStreamSynchronize(stream)[0]
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise ResourceError(f"CUDA: a copy to the host failed with {status.name}")
+    return made
+
+
 def divide(values: Array, divisor: int, stream: int) -> None:
     """Values /= divisor, each element with one rounding, on a stream."""
     import cupy

@@ -21,12 +21,12 @@ from hpccoll.ops.value_index import is_pair
 THREADS = 256
 MOST_BLOCKS = 65_535
 
-_C_TYPES = {
+C_TYPES = {
     "bool": "unsigned char", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
     "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
     "uint64": "unsigned long long", "float32": "float", "float64": "double",
 }  # fmt: skip
-_PARTS = {"complex64": "float", "complex128": "double"}
+PARTS_OF = {"complex64": "float", "complex128": "double"}
 _EXPRESSIONS = {
     "SUM": "left + right",
     "PROD": "left * right",
@@ -42,7 +42,7 @@ _EXPRESSIONS = {
 }
 # Of small floats: the type of their bits, bits of exponent and mantissa, and the largest that are no NaN,
 # without the sign.
-_BITS = {
+BITS = {
     "float16": ("unsigned short", 5, 10, 0x7C00),
     "bfloat16": ("unsigned short", 8, 7, 0x7F80),
     "float8_e4m3fn": ("unsigned char", 4, 3, 0x7E),
@@ -205,7 +205,7 @@ class Kernel:
         self._launch("prefixes", count, device, stream, rows, count, stride, members, before)
 
     def _launch(self, name: str, count: int, device: int, stream: int, *numbers: int) -> None:
-        _launch(self.source, f"{name}_{self.name}", count, device, stream, *numbers)
+        launch(self.source, f"{name}_{self.name}", count, device, stream, *numbers)
 
 
 @dataclass(frozen=True)
@@ -218,10 +218,11 @@ class Conversion:
 
     def convert(self, given: int, out: int, count: int, device: int, stream: int) -> None:
         """Enqueue: `count` elements at one address to another."""
-        _launch(self.source, self.name, count, device, stream, given, out, count, self.swapped)
+        launch(self.source, self.name, count, device, stream, given, out, count, self.swapped)
 
 
-def _launch(source: str, name: str, count: int, device: int, stream: int, *numbers: int) -> None:
+def launch(source: str, name: str, count: int, device: int, stream: int, *numbers: int) -> None:
+    """Enqueue a kernel, a thread for each element, or for several of very many."""
     if count:
         with working_in_cupy(device, stream):
             blocks = min(-(-count // THREADS), MOST_BLOCKS)
@@ -278,19 +279,19 @@ def conversion(dtype: np.dtype[Any], into: np.dtype[Any]) -> Conversion | None:
 def _conversions(row: Row) -> str:
     """Kernels that convert elements of a dtype to each other one; none where devices do not have it."""
     parts, value = 1, "given"
-    if row.name in _BITS:
-        source, value = f"typedef {_BITS[row.name][0]} S;\n{_small_floats(row)}", "widen(given)"
-    elif row.name in _PARTS:
-        source, parts = f"struct S {{ {_PARTS[row.name]} re, im; }};\n", 2
-    elif row.name in _C_TYPES:
-        source = f"typedef {_C_TYPES[row.name]} S;\n"
+    if row.name in BITS:
+        source, value = f"typedef {BITS[row.name][0]} S;\n{small_floats(row)}", "widen(given)"
+    elif row.name in PARTS_OF:
+        source, parts = f"struct S {{ {PARTS_OF[row.name]} re, im; }};\n", 2
+    elif row.name in C_TYPES:
+        source = f"typedef {C_TYPES[row.name]} S;\n"
     else:
         return ""
     source += _TURNED.format(parts=parts)
     if parts == 1:
-        for name, element in _C_TYPES.items():
+        for name, element in C_TYPES.items():
             source += _CONVERSION.format(name=name, element=element, converted=f"({element}){value}")
-    for name, real in _PARTS.items():
+    for name, real in PARTS_OF.items():
         numbers = f"({real}){value}, 0" if parts == 1 else f"({real})given.re, ({real})given.im"
         source += f"struct {name} {{ {real} re, im; }};\n"
         source += _CONVERSION.format(name=name, element=name, converted=f"{name}{{{numbers}}}")
@@ -300,11 +301,11 @@ def _conversions(row: Row) -> str:
 @cache
 def _for_row(row: Row) -> str:
     """All kernels of a dtype; none for those that devices do not have."""
-    if row.name in _BITS:
+    if row.name in BITS:
         return _for_bits(row)
-    if row.name in _PARTS:
+    if row.name in PARTS_OF:
         return _for_complex(row)
-    return _for_numbers(row) if row.name in _C_TYPES else ""
+    return _for_numbers(row) if row.name in C_TYPES else ""
 
 
 def _operator(
@@ -314,20 +315,20 @@ def _operator(
 
 
 def _for_numbers(row: Row) -> str:
-    source = f"typedef {_C_TYPES[row.name]} T;\n{_TEMPLATES}"
+    source = f"typedef {C_TYPES[row.name]} T;\n{_TEMPLATES}"
     for operator in TABLE:
         if row.kind in operator.kinds and operator.name in _EXPRESSIONS:
             source += _operator(operator.name, f"return (A)({_EXPRESSIONS[operator.name]});")
     if row.kind in AVG.kinds:
         # Of integers: summed in 64 bits, rounded toward zero.
-        work = "T" if row.kind == "float" else _C_TYPES[f"{row.kind}64"]
+        work = "T" if row.kind == "float" else C_TYPES[f"{row.kind}64"]
         finish = "(T)(left / (A)members)"
         source += _operator(AVG.name, "return (A)(left + right);", work, finish=finish)
     return source
 
 
 def _for_complex(row: Row) -> str:
-    real = _PARTS[row.name]
+    real = PARTS_OF[row.name]
     total = "A result = {left.re + right.re, left.im + right.im}; return result;"
     product = (
         "A result = {left.re * right.re - left.im * right.im, left.re * right.im + left.im * right.re}; "
@@ -344,7 +345,7 @@ def _for_complex(row: Row) -> str:
 
 def _for_bits(row: Row) -> str:
     """Comparisons of bits, which are but for the sign in the order of the numbers; the rest in float32."""
-    source = f"typedef {_BITS[row.name][0]} T;\n{_TEMPLATES}{_small_floats(row)}"
+    source = f"typedef {BITS[row.name][0]} T;\n{_TEMPLATES}{small_floats(row)}"
     for name, test in (("MAX", ">="), ("MIN", "<=")):
         source += _operator(
             name,
@@ -361,9 +362,9 @@ def _for_bits(row: Row) -> str:
     return source
 
 
-def _small_floats(row: Row) -> str:
+def small_floats(row: Row) -> str:
     """How they become numbers of float32, and these such."""
-    element, exponent, mantissa, last = _BITS[row.name]
+    element, exponent, mantissa, last = BITS[row.name]
     return _SMALL_FLOATS.format(element=element, exponent=exponent, mantissa=mantissa, last=last)
 
 
@@ -371,7 +372,7 @@ def _small_floats(row: Row) -> str:
 def _for_pairs(dtype: np.dtype[Any]) -> str:
     """MINLOC and MAXLOC; see value_index.py."""
     fields = [(dtype[name], dtype.fields[name][1]) for name in dtype.names or ()]  # type: ignore[index]
-    kinds = [_C_TYPES.get(field.name) if field.isnative else None for field, _ in fields]
+    kinds = [C_TYPES.get(field.name) if field.isnative else None for field, _ in fields]
     if None in kinds:
         return ""
     source = f"struct T {{ unsigned char bytes[{dtype.itemsize}]; }};\n{_TEMPLATES}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from hpccoll.overlap.memory import DeviceMemory, HostMemory, Memory
-from hpccoll.overlap.short import CARRIED, Short
+from hpccoll.overlap.memory import DeviceMemory, HostMemory, Memory, Span
+from hpccoll.overlap.short import CARRIED, DeviceShort, Short
 
 if TYPE_CHECKING:
     from hpccoll.ops.table import Operator
@@ -47,6 +47,9 @@ class Bucket:
         self.missing = len(self.memory.group.members)
         self.began = None
 
+    def settle(self) -> None:
+        """Return when nothing is under way that other ranks take part in."""
+
     def close(self) -> None:
         """Let go of the arrays."""
 
@@ -83,7 +86,7 @@ class HostBucket(Bucket):
         if self._short is not None:
             self._short.widen()
         if factor is not None:
-            np.multiply(self.memory.flat, factor, out=self.memory.flat, casting="unsafe")
+            self.memory.scale(factor)
         self.memory.deliver()
 
     def close(self) -> None:
@@ -95,27 +98,46 @@ class DeviceBucket(Bucket):
 
     memory: DeviceMemory
 
-    def __init__(self, comm: Any, memory: DeviceMemory, op: MPI.Op | Operator) -> None:
+    def __init__(
+        self, comm: Any, memory: DeviceMemory, op: MPI.Op | Operator, short: np.dtype[Any] | None
+    ) -> None:
         super().__init__(memory)
         self._comm = comm
         self._op = op
         self._request: Any = None
+        self._short = None
+        self._buffer = memory.buffer
+        if short is not None and memory.group.dtype in CARRIED:
+            self._short = DeviceShort(memory.elements, short, memory.stream)
+            self._buffer = Span(self._short.elements, memory.things[0])
 
     def _start(self) -> None:
-        self.close()  # of the step before
-        self._request = self._comm.Iallreduce(MPI.IN_PLACE, self.memory.buffer, op=self._op)
+        self.settle()  # of the step before
+        stream = self.memory.gather()
+        if self._short is not None:
+            self._short.round(stream)
+        self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._buffer, op=self._op)
         if self._request._running is not None:
             self._request._running.tell(self._note_end)
 
     def finish(self, factor: float | None = None) -> None:
+        stream = self.memory.stream
         running = self._request._running
         if running is None or running.block is None:  # complete, or over the host
-            self.close()
+            self.settle()
         else:
-            self._request.block_stream(self.memory.stream)
+            self._request.block_stream(stream)
+        if self._short is not None:
+            self._short.widen(stream)
+        if factor is not None:
+            self.memory.scale(factor)
         self.memory.deliver()
 
-    def close(self) -> None:
+    def settle(self) -> None:
         request, self._request = self._request, None
         if request is not None:
             request.Wait()
+
+    def close(self) -> None:
+        self.settle()
+        self.memory.close()

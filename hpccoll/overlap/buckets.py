@@ -22,21 +22,17 @@ from math import sqrt
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from hpccoll.collectives.base import Base
 from hpccoll.errors import HpccollError, NotFiniteError, UsageError
+from hpccoll.ops.gradients import check as check_kernels
 from hpccoll.overlap.agreement import Key
-from hpccoll.overlap.bucket import Bucket
 from hpccoll.overlap.making import Options, make
-from hpccoll.overlap.memory import HostMemory
-from hpccoll.overlap.status import Attendance, Report
+from hpccoll.overlap.memory import DeviceMemory
+from hpccoll.overlap.status import Attendance, DeviceReport, Report
 from hpccoll.overlap.times import Times, times_of
-from hpccoll.transports.base import Array
 from hpccoll.units import in_binary_unit, number_text
 
 _NAMED = 8
-_BLOCK = 1 << 16  # elements of which squares are made at a time
 
 
 class GradientBuckets:
@@ -64,7 +60,7 @@ class GradientBuckets:
             default the smallest power of two from 64 KiB to 64 MiB that by `comm.explain` reaches 90 % of the
             rate of 64 MiB; on devices 25 MiB.
         dtype_on_wire: "bfloat16" or "float16": float32 and float64 travel in it, and what rounding leaves
-            over is added in the next step (short.py).  Host arrays only.
+            over is added in the next step (short.py).
         average: divide by the number of ranks; else the sum.
         views: the buckets have memory of their own, and `arrays` has views of it, with the values passed:
             what computes into them needs no copies.  Without, results come to the arrays passed.  These need
@@ -72,10 +68,11 @@ class GradientBuckets:
         unused: "error": `wait` raises where an array is not ready.  "zero": such an array counts as zeros,
             and gets the average of all ranks like any; `unused_keys` then has those that no rank had ready.
         check_finite: `wait` raises NotFiniteError on all ranks where one has a NaN or an infinity, naming
-            rank and array.  Costs a pass over the elements, and a small all-reduce.  Host arrays only.
+            rank and array.  Costs a pass over the elements, and a small all-reduce; on devices another one,
+            for which the host waits.
         uneven: ranks may make different numbers of steps; those that are through call `join`.  Averages are
-            over the ranks that take part in a step.  Floating-point host arrays only.  Costs a small
-            all-reduce.
+            over the ranks that take part in a step, and need floating-point arrays.  Costs a small
+            all-reduce, for which the host waits.
 
     Raises (on all ranks):
         UsageError: an argument is wrong on any rank.
@@ -113,7 +110,13 @@ class GradientBuckets:
         }
         self._attendance = Attendance(comm) if uneven else None
         wanted = unused == "zero" or check_finite
-        self._report = Report(comm, len(made.keys)) if wanted else None
+        self._report: Report | None = None
+        if wanted:
+            first = made.buckets[0].memory
+            if check_finite and isinstance(first, DeviceMemory):
+                self._report = DeviceReport(comm, len(made.keys), first)
+            else:
+                self._report = Report(comm, len(made.keys))
         self.times = Times()
         self.total_times = Times()
         self.unused_keys: tuple[Key, ...] = ()
@@ -214,21 +217,24 @@ class GradientBuckets:
         """After `wait`: scale all arrays so that the norm of all of them together is at most `max_norm`.
 
         Returns the 2-norm before, summed in float64.  No communication: it is the same on all ranks, to the
-        last bit.  Raises: UsageError for a `max_norm` that is not positive, in the midst of a step, for
-        integer arrays, and on devices, where the arrays' library has it.
+        last bit.  On devices the host waits.  Raises: UsageError for a `max_norm` that is not positive, in
+        the midst of a step, for integer arrays, and on devices without CuPy.
         """
         self._check_between("clip_norm() is called")
         if not max_norm > 0:
             raise UsageError(f"max_norm is {max_norm!r}: must be positive")
-        flats = [b.memory.flat for b in self._buckets if isinstance(b.memory, HostMemory)]
-        if not flats:
-            raise UsageError("clip_norm() is for host arrays: use the function of the arrays' library")
-        if integers := sorted({str(flat.dtype) for flat in flats if flat.dtype.kind in "iub"}):
+        dtypes = {bucket.memory.group.dtype for bucket in self._buckets}
+        if integers := sorted(str(dtype) for dtype in dtypes if dtype.kind in "iub"):
             raise UsageError(f"clip_norm() cannot scale arrays of {', '.join(integers)}")
-        norm = sqrt(sum(_squares(flat) for flat in flats))
+        if isinstance(self._buckets[0].memory, DeviceMemory):
+            for dtype in dtypes:
+                check_kernels(dtype)
+        for bucket in self._buckets:
+            bucket.settle()
+        norm = sqrt(sum(bucket.memory.sum_of_squares() for bucket in self._buckets))
         if norm > max_norm:
-            for bucket, flat in zip(self._buckets, flats, strict=True):
-                np.multiply(flat, max_norm / norm, out=flat, casting="unsafe")
+            for bucket in self._buckets:
+                bucket.memory.scale(max_norm / norm)
                 bucket.memory.deliver()
         return norm
 
@@ -280,8 +286,9 @@ class GradientBuckets:
     def _start_full(self) -> None:
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             bucket = self._buckets[self._next]
-            if self._options.check_finite:
-                self._look(bucket)
+            if self._options.check_finite and bucket.memory.group.dtype.kind not in "iub":
+                assert self._report is not None
+                self._report.look(bucket.memory)
             bucket.start()
             self._next += 1
         if self._next == len(self._buckets) and self._report is not None and not self._reported:
@@ -295,22 +302,13 @@ class GradientBuckets:
                 bucket.memory.clear(place)
                 bucket.missing -= 1
 
-    def _look(self, bucket: Bucket) -> None:
-        memory = bucket.memory
-        assert isinstance(memory, HostMemory) and self._report is not None
-        if memory.group.dtype.kind in "iub":
-            return
-        for number, view in zip(memory.group.members, memory.views, strict=True):
-            if not np.isfinite(view).all():
-                self._report.not_finite(number)
-
     def _refuse(self, missing: Sequence[Key]) -> UsageError:
         """Tell the other ranks, in place of all calls that this rank cannot make."""
         named = ", ".join(map(repr, missing[:_NAMED]))
         rest = len(missing) - _NAMED
         named += f" and {rest} more" if rest > 0 else ""
         error = UsageError(f"wait() was called before these arrays were ready: {named}", rank=self.comm.rank)
-        calls = len(self._buckets) - self._next + (self._report is not None)
+        calls = len(self._buckets) - self._next + (0 if self._report is None else self._report.calls)
         for _ in range(calls):
             self.comm._used().refuse("allreduce", error, wait=False)
         return error
@@ -406,15 +404,3 @@ class GradientBuckets:
         self._check_open()
         if self._begun:
             raise UsageError(f"{what} in the midst of a step: call wait() first")
-
-
-def _squares(flat: Array) -> float:
-    """The sum of the squares, in float64, in blocks of one length whatever the machine."""
-    total = 0.0
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        if block.dtype.kind == "c":
-            block = block.view(block.real.dtype)
-        wide = block.astype(np.float64)
-        total += float(np.add.reduce(wide * wide))
-    return total

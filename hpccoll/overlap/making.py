@@ -13,6 +13,7 @@ from mpi4py import MPI
 from hpccoll.arrays.device import DeviceArray
 from hpccoll.collectives.base import Base
 from hpccoll.errors import UsageError, UsageTypeError
+from hpccoll.ops.gradients import check as check_kernels
 from hpccoll.ops.table import AVG
 from hpccoll.overlap.agreement import Description, Key, agree, in_order, keyed, words_for
 from hpccoll.overlap.bucket import Bucket, DeviceBucket, HostBucket
@@ -86,7 +87,7 @@ def make(comm: Any, arrays: Any, options: Options) -> Made:
     buckets: list[Bucket] = []
     if on_device:
         for one in groups:
-            buckets.append(DeviceBucket(comm, _on_device(comm, one, given, options.views), options.op))
+            buckets.append(DeviceBucket(comm, _on_device(comm, one, given, options.views), options.op, short))
     else:
         for memory in _on_host(comm, groups, given, options.views):
             buckets.append(HostBucket(comm, memory, options.op, short))
@@ -142,9 +143,9 @@ def _check(found: Mapping[Key, Array], options: Options) -> None:
     places = {isinstance(array, DeviceArray) for array in found.values()}
     if len(places) > 1:
         raise UsageTypeError("arrays are on a device and on the host: must all be in one place")
-    for name in ("dtype_on_wire", "check_finite", "uneven"):
-        if getattr(options, name) and True in places:
-            raise UsageError(f"{name} is for host arrays, and the arrays are on a device")
+    if True in places and (options.dtype_on_wire or options.check_finite or options.uneven):
+        for array in found.values():
+            check_kernels(array.dtype)
     if options.uneven and options.average:
         for key, array in found.items():
             if array.dtype.kind in "iub":
@@ -196,6 +197,8 @@ def _on_device(comm: Any, one: Group, given: _Given, views: bool) -> DeviceMemor
     memory = DeviceMemory(one, things, names, arrays, flat)
     for place in range(len(arrays)):
         memory.put(place)
+    memory.gather()
+    memory.close()
     cut = [
         flat[start : start + array.size].reshape(array.shape)
         for start, array in zip(one.starts, arrays, strict=True)

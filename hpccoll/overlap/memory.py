@@ -19,8 +19,12 @@ from hpccoll.arrays.reading import check_writable
 from hpccoll.dtypes import native, row_of
 from hpccoll.errors import ResourceError, UsageError, UsageTypeError
 from hpccoll.memory import device
+from hpccoll.ops import gradients
 from hpccoll.overlap.grouping import Group, Member
+from hpccoll.overlap.streams import Streams
 from hpccoll.transports.base import Array
+
+_BLOCK = 1 << 16  # elements of which squares are made at a time
 
 
 def read(thing: Any, what: str) -> Array:
@@ -79,6 +83,14 @@ class Memory(ABC):
     def deliver(self) -> None:
         """Bring the results to the callers' arrays."""
 
+    @abstractmethod
+    def scale(self, factor: float) -> None:
+        """The results, before they are delivered, times a factor."""
+
+    @abstractmethod
+    def sum_of_squares(self) -> float:
+        """Of the results, in float64: the same bits on all ranks."""
+
     def _check(self, array: Array, place: int, like: Array) -> Array:
         if array.shape != like.shape or array.dtype != like.dtype:
             raise UsageError(
@@ -123,6 +135,20 @@ class HostMemory(Memory):
             for array, view in zip(self.arrays, self.views, strict=True):
                 np.copyto(array, view)
 
+    def scale(self, factor: float) -> None:
+        np.multiply(self.flat, factor, out=self.flat, casting="unsafe")
+
+    def sum_of_squares(self) -> float:
+        """In blocks of one length whatever the machine."""
+        total = 0.0
+        for start in range(0, self.flat.size, _BLOCK):
+            block = self.flat[start : start + _BLOCK]
+            if block.dtype.kind == "c":
+                block = block.view(block.real.dtype)
+            wide = block.astype(np.float64)
+            total += float(np.add.reduce(wide * wide))
+        return total
+
 
 def _spanning(arrays: Sequence[Array], grouped: Group) -> Array:
     first = next((array for array in arrays if array.size), None)
@@ -132,7 +158,12 @@ def _spanning(arrays: Sequence[Array], grouped: Group) -> Array:
 
 
 class DeviceMemory(Memory):
-    """In memory of a CUDA device; copies are in the order of the stream that is current for the arrays."""
+    """In memory of a CUDA device; copies are in the order of the stream that is current for the arrays.
+
+    `elements`: all of the bucket, one after the other.
+    """
+
+    elements: Array
 
     def __init__(
         self,
@@ -145,16 +176,18 @@ class DeviceMemory(Memory):
         direct = flat is None and is_one_run(arrays)
         super().__init__(grouped, things, names, direct=direct)
         home = home_of(arrays[0])
+        self.home = home
         if flat is not None:
-            self._elements = device_array(flat, "the bucket")
+            self.elements = device_array(flat, "the bucket")
         elif direct:
             address = next((array.ctypes.data for array in arrays if array.size), 0)
             home = home._replace(owner=tuple(things))
-            self._elements = placed(address, grouped.count, grouped.dtype, home=home)
+            self.elements = placed(address, grouped.count, grouped.dtype, home=home)
         else:
-            self._elements = device.empty(grouped.count, grouped.dtype, home)  # type: ignore[assignment]
-        self.buffer: Span = Span(self._elements, things[0])
-        self.views = device.parts_of(self._elements, arrays)
+            self.elements = device.empty(grouped.count, grouped.dtype, home)
+        self.buffer: Span = Span(self.elements, things[0])
+        self.views = device.parts_of(self.elements, arrays)
+        self._streams = Streams(self.home)
 
     @property
     def stream(self) -> int:
@@ -162,18 +195,41 @@ class DeviceMemory(Memory):
         return self.buffer.stream
 
     def put(self, place: int, value: Any = None) -> None:
+        source = self._seen(place, value)
+        self._check(source, place, self.views[place])
+        self._streams.enter(source.home.stream)
         if value is not None or not self.direct:
-            source = self._seen(place, value)
-            device.copy(self.views[place], self._check(source, place, self.views[place]), source.home.stream)
+            device.copy(self.views[place], source, source.home.stream)
 
     def clear(self, place: int) -> None:
-        device.clear(self.views[place], self.stream)
+        stream = self.stream
+        self._streams.enter(stream)
+        device.clear(self.views[place], stream)
+
+    def gather(self) -> int:
+        """The stream that is current, from now on behind all that arrays were computed on."""
+        stream = self.stream
+        self._streams.gather(stream)
+        return stream
 
     def deliver(self) -> None:
+        """From the current stream, to the one that is current for each array."""
+        targets = [self._seen(place, None) for place in range(len(self.views))]
+        self._streams.scatter(self.stream, {target.home.stream for target in targets})
         if not self.direct:
-            for place, view in enumerate(self.views):
-                target = self._seen(place, None)
+            for target, view in zip(targets, self.views, strict=True):
                 device.copy(target, view, target.home.stream)
+
+    def scale(self, factor: float) -> None:
+        gradients.scale(self.elements, factor, self.stream)
+
+    def sum_of_squares(self) -> float:
+        """Waits for the current stream."""
+        return gradients.sum_of_squares(self.elements, self.gather())
+
+    def close(self) -> None:
+        """Let go of what orders the streams."""
+        self._streams.close()
 
     def _seen(self, place: int, value: Any) -> DeviceArray:
         return device_array(self.things[place] if value is None else value, self._names[place])

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from hpccoll.arrays.device import home_of
 from hpccoll.errors import UsageTypeError
+from hpccoll.memory import device
+from hpccoll.ops import gradients
 from hpccoll.transports.base import Array
 
 SHORT = ("bfloat16", "float16")
@@ -35,16 +38,21 @@ def short_dtype(name: Any) -> np.dtype[Any]:
     return known[text]
 
 
+def largest(dtype: np.dtype[Any]) -> float:
+    """The largest number of a short dtype."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
 class Short:
     """The short form of one bucket, and what rounding has left over (`rest`)."""
 
     def __init__(self, flat: Array, dtype: np.dtype[Any]) -> None:
-        import ml_dtypes
-
         self._flat = flat
         self.elements: Array = np.zeros(flat.size, dtype)
         self.rest: Array = np.zeros_like(flat)
-        self._largest = flat.dtype.type(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+        self._largest = flat.dtype.type(largest(dtype))
 
     def round(self) -> None:
         """Elements, and what was left over before, to the short form; what is left over now is kept.
@@ -63,3 +71,23 @@ class Short:
     def widen(self) -> None:
         """The result back to the bucket."""
         self._flat[...] = self.elements
+
+
+class DeviceShort:
+    """The same on a device."""
+
+    def __init__(self, flat: Array, dtype: np.dtype[Any], stream: int) -> None:
+        home = home_of(flat)._replace(stream=stream)
+        self._flat = flat
+        self.elements = device.empty(flat.size, dtype, home)
+        self.rest = device.empty(flat.size, flat.dtype, home)
+        self._largest = largest(dtype)
+        device.clear(self.rest, stream)
+
+    def round(self, stream: int) -> None:
+        """As `Short.round`, on a stream."""
+        gradients.shorten(self._flat, self.rest, self.elements, self._largest, stream)
+
+    def widen(self, stream: int) -> None:
+        """The result back to the bucket, on a stream."""
+        gradients.lengthen(self._flat, self.elements, stream)

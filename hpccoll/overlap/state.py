@@ -62,5 +62,9 @@ def broadcast(comm: Base, arrays: Sequence[Any] | Mapping[Any, Any], root: int =
                 )
             for place in range(len(members)):
                 memory.put(place)
+            if isinstance(memory, DeviceMemory):
+                memory.gather()
             comm.Bcast(memory.buffer, root=root)
             memory.deliver()
+            if isinstance(memory, DeviceMemory):
+                memory.close()

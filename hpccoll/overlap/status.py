@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from hpccoll.memory import device
+from hpccoll.ops import gradients
+from hpccoll.overlap.memory import DeviceMemory, HostMemory, Span
+from hpccoll.overlap.streams import Streams
+
 if TYPE_CHECKING:
     from hpccoll.transports.base import Array
 
@@ -40,6 +45,8 @@ class Report:
     The last call of each step, where one of them is wanted.
     """
 
+    calls = 1  # collective ones of a step
+
     def __init__(self, comm: Any, arrays: int) -> None:
         self._rank = comm.rank
         self._words: Array = np.zeros((2, arrays), np.int32)
@@ -50,9 +57,12 @@ class Report:
         """An array is ready on this rank."""
         self._words[0, number] = 1
 
-    def not_finite(self, number: int) -> None:
-        """An array of this rank has a NaN or an infinity in it."""
-        self._words[1, number] = self._rank + 1
+    def look(self, memory: Any) -> None:
+        """Note which arrays of a bucket have a NaN or an infinity in them.  Floating-point ones."""
+        assert isinstance(memory, HostMemory)
+        for number, view in zip(memory.group.members, memory.views, strict=True):
+            if not np.isfinite(view).all():
+                self._words[1, number] = self._rank + 1
 
     def start(self) -> None:
         self._request.Start()
@@ -65,13 +75,71 @@ class Report:
             unused = np.flatnonzero(self._words[0] == 0).tolist()
             bad = [(number, int(self._words[1, number]) - 1) for number in np.flatnonzero(self._words[1])]
         finally:
-            self.reset()
+            self._forget()
         return unused, [(int(number), rank) for number, rank in bad]
 
     def reset(self) -> None:
         """Nothing is known of the next step."""
-        self._words[...] = 0
-        self._started = False
+        self._forget()
 
     def close(self) -> None:
         self._request.Free()
+
+    def _forget(self) -> None:
+        self._words[...] = 0
+        self._started = False
+
+
+class DeviceReport(Report):
+    """The same of arrays on a device, where their values are looked at."""
+
+    calls = 2
+
+    def __init__(self, comm: Any, arrays: int, memory: DeviceMemory) -> None:
+        """`memory`: of any bucket."""
+        super().__init__(comm, arrays)
+        self._comm = comm
+        self._marks = device.empty(arrays, np.dtype(np.int32), memory.home)
+        self._span = Span(self._marks, memory.things[0])
+        self._streams = Streams(memory.home)
+        self._started_there: Any = None
+        self._clear()
+
+    def look(self, memory: Any) -> None:
+        """Enqueue that; behind all that the bucket's arrays are computed on."""
+        assert isinstance(memory, DeviceMemory)
+        stream = memory.gather()
+        self._streams.enter(stream)
+        self._is_clear = False
+        begin, itemsize = self._marks.ctypes.data, self._marks.itemsize
+        for number, view in zip(memory.group.members, memory.views, strict=True):
+            gradients.find_not_finite(view, begin + number * itemsize, self._rank + 1, stream)
+
+    def start(self) -> None:
+        super().start()
+        self._streams.gather(self._span.stream)
+        self._started_there = self._comm.Iallreduce(MPI.IN_PLACE, self._span, op=MPI.MAX)
+
+    def finish(self) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """The host waits for the device here."""
+        unused, _ = super().finish()
+        self._started_there.Wait()
+        marks = device.to_host(self._marks, self._span.stream)
+        self._clear()
+        return unused, [(int(number), int(marks[number]) - 1) for number in np.flatnonzero(marks)]
+
+    def reset(self) -> None:
+        super().reset()
+        if not self._is_clear:
+            self._clear()
+
+    def close(self) -> None:
+        super().close()
+        self._streams.close()
+
+    def _clear(self) -> None:
+        stream = self._span.stream
+        self._streams.gather(stream)
+        device.clear(self._marks, stream)
+        self._streams.scatter(stream, ())
+        self._is_clear = True

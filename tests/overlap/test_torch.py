@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,116 @@ def test_training_equals_one_process(communicator: Make, layout: str, to_none: b
     assert all(one == weights[0] for one in weights)
     assert model.buckets.total_times.steps == 4
     assert set(model.state_dict()) == {f"module.{name}" for name in alone.state_dict()}
+
+
+class Digits(torch.nn.Module):  # type: ignore[misc]
+    """A small CNN for images of 8 x 8."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.convolutions = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 6, 3, padding=1),
+            torch.nn.BatchNorm2d(6),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(6, 12, 3, padding=1),
+            torch.nn.ReLU(),
+        )
+        self.head = torch.nn.Linear(12 * 4 * 4, 10)
+
+    def forward(self, images: Any) -> Any:
+        return self.head(self.convolutions(images).flatten(1))
+
+
+@pytest.fixture
+def gloo(world: Any) -> Iterator[None]:
+    """torch's process group of the ranks, over gloo."""
+    from benchmarks.node.gloo import Gloo, missing
+
+    if reason := missing():
+        pytest.skip(reason)
+    group = Gloo(world)
+    yield
+    group.close()
+
+
+@pytest.mark.ranks(2)
+def test_a_cnn_on_digits_equals_ddp_over_gloo(communicator: Make, gloo: None) -> None:
+    """Step by step: gradients, weights and buffers; in the end it has learned."""
+    datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+    from torch.nn.parallel import DistributedDataParallel as OverGloo
+
+    from hpccoll.torch import DistributedDataParallel
+
+    comm = communicator()
+    images, digits = datasets.load_digits(return_X_y=True)
+    images = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    digits = torch.tensor(digits)
+    models = [
+        DistributedDataParallel(Digits(seed=comm.rank), comm, bucket_bytes=4000),
+        OverGloo(Digits(seed=comm.rank), bucket_cap_mb=0.004),
+    ]
+    assert len(models[0].buckets) > 1
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.2, momentum=0.9) for one in models]
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(5))
+    losses = []
+    for batch in order.split(128):
+        mine = batch[comm.rank :: comm.size]
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images[mine]), digits[mine])
+            loss.backward()
+            losses.append(loss.item())
+        for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+        for optimizer in optimizers:
+            optimizer.step()
+        for name, theirs in models[1].state_dict().items():
+            torch.testing.assert_close(models[0].state_dict()[name], theirs, rtol=1e-4, atol=1e-5)
+    assert len(losses) == 2 * 15
+    assert losses[-2] < losses[0] / 2
+
+
+class Either(torch.nn.Module):  # type: ignore[misc]
+    """Three layers of unlike shapes, used in the order that each call says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, size).double() for size in (3, 50, 200))
+
+    def forward(self, inputs: Any, order: list[int]) -> Any:
+        total = inputs
+        for number in order:  # one after the other, so that backward takes them in the opposite order
+            total = total + self.layers[number](total).mean(dim=1, keepdim=True)
+        return (total**2).sum()
+
+
+@pytest.mark.parametrize("unused", [False, True])
+@FEW
+def test_parameters_used_in_other_orders_pair_rightly(communicator: Make, layout: str, unused: bool) -> None:
+    from hpccoll.torch import DistributedDataParallel
+
+    comm = communicator(layout=layout)
+    model = DistributedDataParallel(Either(), comm, bucket_bytes=300, find_unused_parameters=unused)
+    assert len(model.buckets) > 2
+    seen: list[int] = []
+    for number, layer in enumerate(model.module.layers):
+        layer.weight.register_post_accumulate_grad_hook(lambda _, number=number: seen.append(number))
+    for step in range(3):
+        orders = [np.random.default_rng((step, rank)).permutation(3).tolist() for rank in range(comm.size)]
+        orders[-1] = orders[0][::-1]
+        inputs = [torch.full((2, 4), 1.0 + step + rank, dtype=torch.float64) for rank in range(comm.size)]
+        seen.clear()
+        model.zero_grad()
+        model(inputs[comm.rank], orders[comm.rank]).backward()
+        assert seen == orders[comm.rank][::-1], "autograd has taken another order than this test wants"
+        alone = Either()
+        for one, order in zip(inputs, orders, strict=True):
+            (alone(one, order) / comm.size).backward()
+        for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-12, atol=1e-12)
 
 
 @FEW
