@@ -11,12 +11,12 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.arrays.device import DeviceArray
-from hpccoll.collectives.base import Base
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.ops.gradients import check as check_kernels
 from hpccoll.ops.table import AVG
-from hpccoll.overlap.agreement import Description, Key, agree, in_order, keyed, words_for
+from hpccoll.overlap.agreement import Key
 from hpccoll.overlap.bucket import Bucket, DeviceBucket, HostBucket
+from hpccoll.overlap.given import Given, agreed
 from hpccoll.overlap.grouping import Group, Member, group, last_size, smallest_efficient
 from hpccoll.overlap.memory import DeviceMemory, HostMemory, host_buffers, is_one_run, member_of, read
 from hpccoll.overlap.short import short_dtype
@@ -54,31 +54,11 @@ class Made:
     bucket_bytes: int
 
 
-@dataclass(frozen=True)
-class _Given:
-    """The arrays in their agreed order: the caller's objects, and the same memory as arrays of NumPy's
-    kind.
-    """
-
-    keys: list[Key]
-    things: list[Any]
-    arrays: list[Array]
-
-    def of(self, one: Group) -> tuple[list[Any], list[str], list[Array]]:
-        """Objects, names and arrays of a bucket."""
-        numbers = one.members
-        names = [repr(self.keys[number]) for number in numbers]
-        return [self.things[number] for number in numbers], names, [self.arrays[number] for number in numbers]
-
-
 def make(comm: Any, arrays: Any, options: Options) -> Made:
     """Collective.  Raises as `GradientBuckets`."""
-    if not isinstance(comm, Base):
-        raise UsageTypeError(f"comm is {comm!r}: must be an hpccoll.Communicator")
-    things, found, short, bucket_bytes = _agreed(comm, arrays, options)
-    by_key = isinstance(arrays, Mapping)
-    keys = in_order(comm, list(found), by_key)
-    given = _Given(keys, [things[key] for key in keys], [found[key] for key in keys])
+    given = agreed(comm, arrays, lambda found: _described(found, options))
+    short = None if options.dtype_on_wire is None else short_dtype(options.dtype_on_wire)
+    bucket_bytes = options.bucket_bytes
     on_device = isinstance(given.arrays[0], DeviceArray)
     members = [member_of(array) for array in given.arrays]
     if bucket_bytes is None:
@@ -92,49 +72,29 @@ def make(comm: Any, arrays: Any, options: Options) -> Made:
         for memory in _on_host(comm, groups, given, options.views):
             buckets.append(HostBucket(comm, memory, options.op, short))
     delivered = {
-        keys[number]: thing
+        given.keys[number]: thing
         for bucket in buckets
         for number, thing in zip(bucket.memory.group.members, bucket.memory.things, strict=True)
     }
-    ordered = {key: delivered[key] for key in keys}
-    return Made(keys, ordered if by_key else list(ordered.values()), buckets, bucket_bytes)
+    ordered = {key: delivered[key] for key in given.keys}
+    arrays = ordered if given.by_key else list(ordered.values())
+    return Made(list(given.keys), arrays, buckets, int(bucket_bytes))
 
 
-def _agreed(
-    comm: Any, arrays: Any, options: Options
-) -> tuple[dict[Key, Any], dict[Key, Array], np.dtype[Any] | None, int | None]:
-    """What was passed, read and checked, once all ranks have passed the same."""
-    failure: Exception | None = None
-    things: dict[Key, Any] = {}
-    found: dict[Key, Array] = {}
-    short, bucket_bytes = None, None
-    try:
-        things = keyed(arrays)
-        found = {key: read(thing, f"array {key!r}") for key, thing in things.items()}
-        bucket_bytes = None if options.bucket_bytes is None else _at_least_one(options.bucket_bytes)
-        short = None if options.dtype_on_wire is None else short_dtype(options.dtype_on_wire)
-        _check(found, options)
-        mine = Description(
-            {
-                "average": bool(options.average),
-                "bucket_bytes": bucket_bytes,
-                "check_finite": bool(options.check_finite),
-                "dtype_on_wire": None if short is None else short.name,
-                "kind of arrays": "dict" if isinstance(arrays, Mapping) else "list",
-                "uneven": bool(options.uneven),
-                "unused": options.unused,
-                "views": bool(options.views),
-            },
-            {repr(key): words_for(array) for key, array in found.items()},
-        )
-    except Exception as error:  # whatever the caller's objects do when they are read: the others are waiting
-        failure = error
-        mine = Description(error=str(error) or type(error).__name__)
-    try:
-        agree(comm, mine)
-    except UsageError as error:
-        raise error from failure
-    return things, found, short, bucket_bytes
+def _described(found: Mapping[Key, Array], options: Options) -> dict[str, Any]:
+    """What all ranks must have alike of the options.  Raises what is wrong with them on this rank."""
+    bytes_ = None if options.bucket_bytes is None else _at_least_one(options.bucket_bytes)
+    short = None if options.dtype_on_wire is None else short_dtype(options.dtype_on_wire)
+    _check(found, options)
+    return {
+        "average": bool(options.average),
+        "bucket_bytes": bytes_,
+        "check_finite": bool(options.check_finite),
+        "dtype_on_wire": None if short is None else short.name,
+        "uneven": bool(options.uneven),
+        "unused": options.unused,
+        "views": bool(options.views),
+    }
 
 
 def _check(found: Mapping[Key, Array], options: Options) -> None:
@@ -175,7 +135,7 @@ def _price_size(comm: Any, members: Sequence[Member], op: Any) -> int:
     return smallest_efficient(time_s)
 
 
-def _on_host(comm: Any, groups: Sequence[Group], given: _Given, views: bool) -> list[HostMemory]:
+def _on_host(comm: Any, groups: Sequence[Group], given: Given, views: bool) -> list[HostMemory]:
     wanted = [views or not is_one_run(given.of(one)[2]) for one in groups]
     memories = []
     for one, buffer in zip(groups, host_buffers(comm, groups, wanted), strict=True):
@@ -189,7 +149,7 @@ def _on_host(comm: Any, groups: Sequence[Group], given: _Given, views: bool) -> 
     return memories
 
 
-def _on_device(comm: Any, one: Group, given: _Given, views: bool) -> DeviceMemory:
+def _on_device(comm: Any, one: Group, given: Given, views: bool) -> DeviceMemory:
     things, names, arrays = given.of(one)
     if not views:
         return DeviceMemory(one, things, names, arrays)

@@ -84,6 +84,14 @@ class Memory(ABC):
         """Bring the results to the callers' arrays."""
 
     @abstractmethod
+    def gather(self) -> int:
+        """The current stream, from now on behind all that arrays were computed on; 0 on the host."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what orders streams."""
+
+    @abstractmethod
     def scale(self, factor: float) -> None:
         """The results, before they are delivered, times a factor."""
 
@@ -134,6 +142,12 @@ class HostMemory(Memory):
         if not self.direct:
             for array, view in zip(self.arrays, self.views, strict=True):
                 np.copyto(array, view)
+
+    def gather(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing."""
 
     def scale(self, factor: float) -> None:
         np.multiply(self.flat, factor, out=self.flat, casting="unsafe")
@@ -207,7 +221,6 @@ class DeviceMemory(Memory):
         device.clear(self.views[place], stream)
 
     def gather(self) -> int:
-        """The stream that is current, from now on behind all that arrays were computed on."""
         stream = self.stream
         self._streams.gather(stream)
         return stream
@@ -228,7 +241,6 @@ class DeviceMemory(Memory):
         return gradients.sum_of_squares(self.elements, self.gather())
 
     def close(self) -> None:
-        """Let go of what orders the streams."""
         self._streams.close()
 
     def _seen(self, place: int, value: Any) -> DeviceArray:

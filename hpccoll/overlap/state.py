@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpccoll.arrays.device import DeviceArray
 from hpccoll.collectives.base import Base
-from hpccoll.errors import UsageError, UsageTypeError
-from hpccoll.overlap.agreement import Description, agree, in_order, keyed, words_for
+from hpccoll.errors import UsageError
+from hpccoll.overlap.given import agreed
 from hpccoll.overlap.grouping import group
-from hpccoll.overlap.memory import DeviceMemory, HostMemory, is_one_run, member_of, read
+from hpccoll.overlap.memory import DeviceMemory, HostMemory, is_one_run, member_of
 
 BUCKET_BYTES = 4 << 20  # of arrays that are copied together; longer ones travel as they are
 
@@ -25,46 +26,28 @@ def broadcast(comm: Base, arrays: Sequence[Any] | Mapping[Any, Any], root: int =
 
     Raises: UsageError, MismatchError on all ranks, naming what is wrong or differs.
     """
-    if not isinstance(comm, Base):
-        raise UsageTypeError(f"comm is {comm!r}: must be an hpccoll.Communicator")
-    failure: Exception | None = None
-    try:
-        things = keyed(arrays)
-        found = {key: read(thing, f"array {key!r}") for key, thing in things.items()}
+
+    def described(found: Mapping[Any, Any]) -> dict[str, Any]:
         if not isinstance(root, (int, np.integer)) or not 0 <= root < comm.size:
             raise UsageError(f"root is {root!r}: must be a rank, 0 to {comm.size - 1}")
-        kind = "dict" if isinstance(arrays, Mapping) else "list"
-        mine = Description(
-            {"root": int(root), "kind of arrays": kind},
-            {repr(key): words_for(array) for key, array in found.items()},
-        )
-    except Exception as error:
-        failure = error
-        mine = Description(error=str(error) or type(error).__name__)
-    try:
-        agree(comm, mine)
-    except UsageError as error:
-        raise error from failure
-    keys = in_order(comm, list(found), isinstance(arrays, Mapping))
+        return {"root": int(root)}
+
+    given = agreed(comm, arrays, described)
     for on_device in (False, True):
-        chosen = [key for key in keys if isinstance(found[key], DeviceArray) is on_device]
-        for one in group([member_of(found[key]) for key in chosen], BUCKET_BYTES):
-            members = [chosen[number] for number in one.members]
-            names = [repr(key) for key in members]
-            mine_ = [things[key] for key in members]
-            read_ = [found[key] for key in members]
+        chosen = [
+            number for number, array in enumerate(given.arrays) if isinstance(array, DeviceArray) is on_device
+        ]
+        for part in group([member_of(given.arrays[number]) for number in chosen], BUCKET_BYTES):
+            one = replace(part, members=tuple(chosen[number] for number in part.members))
+            things, names, of_bucket = given.of(one)
             if on_device:
-                memory: DeviceMemory | HostMemory = DeviceMemory(one, mine_, names, read_)
+                memory: DeviceMemory | HostMemory = DeviceMemory(one, things, names, of_bucket)
             else:
-                direct = is_one_run(read_)
-                memory = HostMemory(
-                    one, mine_, names, read_, None if direct else np.empty(one.count, one.dtype)
-                )
-            for place in range(len(members)):
+                flat = None if is_one_run(of_bucket) else np.empty(one.count, one.dtype)
+                memory = HostMemory(one, things, names, of_bucket, flat)
+            for place in range(len(things)):
                 memory.put(place)
-            if isinstance(memory, DeviceMemory):
-                memory.gather()
+            memory.gather()
             comm.Bcast(memory.buffer, root=root)
             memory.deliver()
-            if isinstance(memory, DeviceMemory):
-                memory.close()
+            memory.close()

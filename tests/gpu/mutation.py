@@ -1,9 +1,9 @@
 """`python -m tests.gpu.mutation [--list] [--only N,...]`: is every event between streams seen to be needed?
 
-Each event record, event wait and stream wait in hpccoll/runtime and hpccoll/transports/nccl.py is taken out
-in a copy of the package, one at a time, and the tests on device arrays run on the stand-in's lazy streams,
-where a missing wait shows as a wrong result.  A mutant that no test notices is a survivor; the status is 1
-then.
+Each event record, event wait and stream wait in hpccoll/runtime, hpccoll/overlap and
+hpccoll/transports/nccl.py is taken out in a copy of the package, one at a time, and the tests on device
+arrays run on the stand-in's lazy streams, where a missing wait shows as a wrong result.  A mutant that no
+test notices is a survivor; the status is 1 then.
 """
 
 from __future__ import annotations
@@ -29,13 +29,18 @@ ORDERING = frozenset(
     {"mark", "follow", "behind", "order", "reached", "through", "settle_call"}
     | {"cuEventRecord", "cuStreamWaitEvent", "cuStreamWaitValue32"}
 )
-FILES = ("runtime/*.py", "transports/nccl.py")
-OF_DEVICES = (b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindings", b"side.device")
+# Of buckets: the parts of overlap/streams.py where they are called.
+OF_BUCKETS = frozenset({"enter", "gather", "scatter", "block_stream"})
+FILES = ("runtime/*.py", "transports/nccl.py", "overlap/*.py")
+OF_DEVICES = (
+    b"hpccoll.runtime.streams", b"hpccoll.runtime.tape", b"cuda.bindings", b"side.device", b"DeviceMemory",
+)  # fmt: skip
 # Also without the C extension, which has its own way to make calls.
 BOTH_WAYS = "tape.py"
 # What can tell, the quickest first; the first failure ends a run.
 NAMES = ("streams", "point_to_point", "elsewhere", "internode", "results", "types")
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in NAMES)
+TESTS_OF_BUCKETS = ("tests/gpu/test_buckets.py",)
 LIMIT_S = 150.0
 END_S = 20.0
 
@@ -75,15 +80,22 @@ def _of_file(path: Path) -> Iterator[Mutant]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    names = ORDERING | OF_BUCKETS if _is_of_buckets(path) else ORDERING
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ORDERING:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
             begin = starts[node.lineno - 1] + node.col_offset
             end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
             yield Mutant(path, node.lineno, ast.unparse(node), begin, end, _instead(node.func.attr, node))
 
 
+def _is_of_buckets(path: Path) -> bool:
+    return path.parent.name == "overlap"
+
+
 def _instead(name: str, node: ast.Call) -> str:
     """What has the value of the call without its effect."""
+    if name == "gather" and not node.args:  # of a bucket's memory
+        return f"{ast.unparse(node.func.value)}.stream"  # type: ignore[attr-defined]
     if name == "mark":  # an event that nothing was recorded in is complete
         return f"{ast.unparse(node.func.value)}.event()"  # type: ignore[attr-defined]
     if name == "reached":
@@ -102,8 +114,9 @@ def survives(mutant: Mutant) -> bool:
             shutil.copytree(REPOSITORY / name, Path(folder) / name)
         shutil.copy(REPOSITORY / "pyproject.toml", folder)
         mutant.apply(Path(folder) / "hpccoll")
+        tests = TESTS_OF_BUCKETS if _is_of_buckets(mutant.path) else TESTS
         for native in ("0", "1") if mutant.path.name == BOTH_WAYS else ("1",):
-            if any(_fails(test, folder, native) for test in TESTS):
+            if any(_fails(test, folder, native) for test in tests):
                 return False
     return True
 

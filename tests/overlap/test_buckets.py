@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -148,6 +150,54 @@ def test_views_are_the_buckets_memory(communicator: Make, layout: str) -> None:
             make_step(comm, buckets, buckets.arrays, step)
             same(buckets.arrays, wanted)
     same(arrays, [np.full_like(array, comm.rank) for array in arrays])
+
+
+@FEW
+def test_arrays_without_elements(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout)
+    arrays = {
+        "none": np.zeros((3, 0)),
+        "some": np.full(3, comm.rank + 1.0),
+        "nor here": np.zeros(0, np.int32),
+    }
+    with GradientBuckets(comm, arrays, average=False, check_finite=True, unused="zero") as buckets:
+        for _ in range(2):
+            arrays["some"][...] = comm.rank + 1
+            for key in arrays:
+                buckets.ready(key)
+            buckets.wait()
+            assert (arrays["some"] == comm.size * (comm.size + 1) / 2).all()
+    with GradientBuckets(comm, [np.zeros(0), np.zeros((0, 2))]) as buckets:
+        buckets.ready(1)
+        buckets.ready(0)
+        buckets.wait()
+
+
+@FEW
+def test_memory_that_nobody_holds_while_it_travels(communicator: Make, layout: str) -> None:
+    """Arrays, values and the buckets themselves let go of in the midst of a step."""
+    comm = communicator(layout=layout)
+    count = 100_000
+    result = np.zeros(count)
+    buckets = GradientBuckets(comm, [result, np.zeros(count)], average=False, bucket_bytes=8 * count)
+    for step in range(3):
+        for number in (1, 0):
+            buckets.ready(number, np.full(count, comm.rank + step + 1.0))
+            rubbish = [np.full(count, np.nan) for _ in range(4)]  # where the values were
+        del rubbish
+        buckets.wait()
+        assert (result == sum(rank + step + 1 for rank in range(comm.size))).all()
+    buckets.ready(1)
+    buckets.ready(0)
+    del buckets, result
+    gc.collect()
+    one = np.full(count, comm.rank + 1.0)  # perhaps where they were
+    comm.Allreduce(MPI.IN_PLACE, one)  # after those, in the order of all ranks
+    assert (one == comm.size * (comm.size + 1) / 2).all()
+    deadline = time.monotonic() + 30
+    while comm._used().pending() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not comm._used().pending()
 
 
 @FEW

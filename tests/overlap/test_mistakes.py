@@ -45,6 +45,9 @@ GOOD = {"arrays": {"w": np.zeros((3, 4)), "b": np.zeros(4)}}
         ({**GOOD, "dtype_on_wire": "int8"}, UsageError, r"on rank \d: dtype_on_wire is 'int8'"),
         ({**GOOD, "bucket_bytes": 0}, UsageError, r"on rank \d: bucket_bytes is 0"),
         ({**GOOD, "unused": "skip"}, UsageError, r"on rank \d: unused is 'skip'"),
+        ({"arrays": {"w": np.zeros((3, 4)), "b": None}}, UsageError, r"on rank \d: array 'b' is a NoneType"),
+        ({"arrays": None}, UsageError, r"on rank \d: arrays is a NoneType"),
+        ({"arrays": {"w": np.zeros((3, 4)), "b": np.zeros(0)}}, MismatchError, r"'b' differs in shape"),
         ({"arrays": {"w": "text"}}, UsageError, r"on rank \d: array 'w' is a str"),
         ({"arrays": {"w": np.zeros(3, object)}}, UsageError, r"on rank \d: array 'w' has dtype object"),
         ({"arrays": {"w": np.zeros(3, ">f8")}}, UsageError, r"byte order"),
@@ -107,6 +110,21 @@ def test_arrays_missing_on_all_ranks(communicator: Make) -> None:
         for number in range(3):
             buckets.ready(number)
         buckets.wait()
+    still_usable(comm)
+
+
+@FEW
+def test_one_rank_makes_more_steps(communicator: Make, layout: str) -> None:
+    """Without `uneven` its call meets another one, and both sides are told."""
+    comm = communicator(layout=layout)
+    with GradientBuckets(comm, [np.ones(50)]) as buckets:
+        for _ in range(3 if comm.rank == 0 else 2):
+            buckets.ready(0)
+            if buckets.total_times.steps < 2:
+                buckets.wait()
+        other = buckets.wait if comm.rank == 0 else comm.Barrier
+        with pytest.raises(MismatchError, match="different"):
+            other()
     still_usable(comm)
 
 
