@@ -208,7 +208,23 @@ run_all(PyObject *module, PyObject *args, PyObject *kwargs)
     return end == RAISED ? NULL : PyBool_FromLong(end == OVER);
 }
 
+static PyObject *
+sleep_in_turns(PyObject *module, PyObject *seconds)
+{
+    (void)module;
+    double value = PyFloat_AsDouble(seconds);
+    if (value == -1.0 && PyErr_Occurred())
+        return NULL;
+    if (!(value >= 0.0 && value < 1.0)) {
+        PyErr_SetString(PyExc_ValueError, "seconds must be from 0 to below 1");
+        return NULL;
+    }
+    nap_for(value);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"sleep_in_turns", sleep_in_turns, METH_O, NULL},
     {"run_all", (PyCFunction)(void (*)(void))run_all, METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };

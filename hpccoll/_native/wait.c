@@ -12,12 +12,13 @@
 #define CROWDED_S 0.2
 #define NAP_NS 20000
 
+static _Thread_local long nap_ns = NAP_NS;
 static _Atomic double crowded_until; /* of this process, whose threads share its cores */
 
 static void
 nap(void)
 {
-    const struct timespec time = {0, NAP_NS};
+    const struct timespec time = {0, nap_ns};
 #ifdef __linux__
     int slack_ns = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL); /* 50 us, by which a sleep may be longer */
     prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
@@ -27,6 +28,12 @@ nap(void)
     if (slack_ns > 0)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns, 0UL, 0UL, 0UL);
 #endif
+}
+
+void
+nap_for(double seconds)
+{
+    nap_ns = (long)(1e9 * seconds);
 }
 
 double

@@ -39,6 +39,8 @@ now_s(void)
  * that others compute there.  A kernel may then give the core away for a whole slice of theirs at every yield (Linux
  * 6.18: 3 ms), while who has slept is soon let in: for a while naps of 20 us take the place of yields. */
 double give_core(double now);
+/* From now on this thread sleeps so long, below 1 s, where give_core does not yield. */
+void nap_for(double seconds);
 
 /* What was written before a word was stored is there for whoever loads it afterwards, on weakly ordered machines too. */
 static inline void

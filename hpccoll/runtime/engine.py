@@ -82,6 +82,16 @@ def new_bell() -> _core.Bell:
     return bell
 
 
+def sleep_in_turns(seconds: float) -> None:
+    """This thread sleeps so long at a turn, and not for a moment, where others compute on its core.
+
+    For threads that nobody waits for: each look takes the core from who computes.  Without the extension
+    nothing changes.
+    """
+    if _native.available():
+        core().sleep_in_turns(seconds)
+
+
 def run_all(
     executions: Iterable[NativeExecution],
     seconds: float,

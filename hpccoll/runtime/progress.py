@@ -41,6 +41,8 @@ STAND_BACK_S = 2e-3
 HINT_S = 2e-3
 # What the engine has it moves on so long at once; then all calls have a turn.
 TOGETHER_S = 10e-3
+# The worker's sleep between looks where its core is wanted by who computes.
+TURN_S = 500e-6
 # So long the worker looks after what C has alone; so long, while nothing is under way, it expects more.
 WATCH_S = 1e-3
 LINGER_S = 20e-3
@@ -318,6 +320,7 @@ class Progress:
 
     def _work(self) -> None:
         """The worker."""
+        engine.sleep_in_turns(TURN_S)
         sleep_s = SLEEP_S
         while not self._stopped:
             if not self._pending:

@@ -407,3 +407,14 @@ def test_calls_that_are_left_to_mpi_are_not_for_the_engine() -> None:
     assert engine.usable(Schedule(world), one_node=True)
     assert not engine.usable(Schedule(world), one_node=False)
     assert engine.usable(Schedule(message), one_node=False)
+
+
+def test_a_thread_says_how_long_it_sleeps() -> None:
+    for wrong in (-1e-6, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="from 0 to below 1"):
+            engine.core().sleep_in_turns(wrong)
+    with pytest.raises(TypeError):
+        engine.core().sleep_in_turns("a moment")
+    other = threading.Thread(target=engine.sleep_in_turns, args=(1e-3,))
+    other.start()
+    other.join()
