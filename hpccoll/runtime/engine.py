@@ -83,7 +83,7 @@ def new_bell() -> _core.Bell:
 
 
 def sleep_in_turns(seconds: float) -> None:
-    """Sleep so long at a turn from now on, and not for a moment, where others compute on the core: this thread.
+    """Let this thread sleep so long at a turn, and not for a moment, where others want the core.
 
     For threads that nobody waits for: each look takes the core from who computes.  Without the extension
     nothing changes.
