@@ -134,6 +134,15 @@ class Config:
     trace_keep: bool = False
     """The files stay when all has gone well, too."""
 
+    trace: str = ""
+    """A directory, made where it is not there, into which the timeline of the program goes, one file of
+    Chrome's trace format (docs/timeline.md).  The ranks' records are there too, in place of `trace_dir`.
+    Unset: none."""
+
+    timeline_bytes: int = 16 * 1024 * 1024
+    """Size of a rank's part of the timeline, in bytes (65536 to 1 GiB), for each communicator: a quarter for
+    calls, 5/8 for events, of which the last that have room are kept."""
+
     metrics: str = ""
     """Calls are counted and timed (docs/metrics.md).  1: a summary goes to stderr when the communicator is
     closed; "count": there is none, and `comm.metrics()` tells; a path, with a / or with .jsonl at its end:
@@ -161,6 +170,7 @@ class Config:
             ("staging_bytes", 4096, 2**30),
             ("single_copy_bytes", 0, 2**60),
             ("trace_bytes", 16384, 2**30),
+            ("timeline_bytes", 65536, 2**30),
             ("device_checks_first", 0, 2**40),
             ("device_checks_every", 0, 2**40),
         ):
@@ -185,6 +195,8 @@ class Config:
             raise UsageError(
                 f"checksums are asked for and {asked}: what NCCL moves cannot be checked; leave one out"
             )
+        if self.trace and self.recorder == "off":
+            raise UsageError(f"trace is {self.trace!r} and recorder is off, which records what it is made of")
         if self.reproducible and self.wire_dtype:
             raise UsageError(
                 f"wire_dtype is {self.wire_dtype!r} and reproducible is set: what is rounded between nodes "

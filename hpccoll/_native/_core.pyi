@@ -40,6 +40,7 @@ class Program:
         following_starts: np.ndarray[Any, Any],
         following: np.ndarray[Any, Any],
     ) -> None: ...
+    steps: int
     def __len__(self) -> int: ...
 
 class Network:
@@ -107,6 +108,7 @@ class Execution:
     @property
     def step(self) -> int: ...
     def active(self) -> tuple[int, ...]: ...
+    def observe(self, ring: Ring, sequence: int, /) -> None: ...
     def advance(self, turns: int = 1, /) -> bool: ...
     def run(self, seconds: float, *, spin_s: float = 0.0, yield_s: float = 20e-3) -> bool: ...
 
@@ -218,9 +220,24 @@ class Ring:
         count: int,
         number_of: Callable[[CodeType], int],
         inside: str,
+        events_written: int = 0,
+        events: int = 0,
+        event_count: int = 0,
     ) -> None: ...
     def enter(self, fingerprint: bytes, sequence: int, /) -> int: ...
     def end(self, offset: int, /) -> None: ...
+    def put(
+        self,
+        kind: int,
+        begin_ns: int,
+        end_ns: int,
+        sequence: int,
+        text: int,
+        step: int,
+        peer: int,
+        nbytes: int,
+        /,
+    ) -> None: ...
 
 class Bell:
     def ring(self) -> None: ...

@@ -29,10 +29,33 @@ release(Execution *self, int64_t index)
         self->ready[self->ready_tail++] = (int32_t)index;
 }
 
+static int64_t bytes_of(const Execution *self, const Place *place);
+
+/* An observed operation is over. */
+static void
+tell_times(const Execution *self, int32_t index)
+{
+    const Operation *one = self->program->operations + index;
+    const Place *places = self->program->places + one->place;
+    int64_t given = 0, taken = 0;
+    for (int64_t i = 0; i < one->sources; ++i)
+        given += bytes_of(self, places + i);
+    for (int64_t i = one->sources; i < one->sources + one->targets; ++i)
+        taken += bytes_of(self, places + i);
+    Event event = {
+        .begin_ns = self->begun_ns[index], .end_ns = now_ns(), .sequence = self->sequence,
+        .nbytes = given > taken && one->code != COMBINE ? given : taken, .text = self->program->steps,
+        .kind = (int32_t)one->code, .step = (int32_t)one->step, .peer = (int32_t)one->peer,
+    };
+    ring_put(self->ring, &event);
+}
+
 static void
 end(Execution *self, int32_t index)
 {
     const Program *program = self->program;
+    if (self->ring != NULL)
+        tell_times(self, index);
     for (int64_t i = program->following_starts[index]; i < program->following_starts[index + 1]; ++i)
         release(self, program->following[i]);
     atomic_store_explicit(&self->left, held(&self->left) - 1, memory_order_release);
@@ -180,6 +203,8 @@ start_ready(Execution *self, int *moved)
     while (self->ready_head < self->ready_tail) {
         int32_t index = self->ready[self->ready_head++];
         int64_t next = self->program->operations[index].next;
+        if (self->ring != NULL)
+            self->begun_ns[index] = now_ns();
         int outcome = begin(self, index, moved);
         if (outcome < 0)
             return -1;
@@ -291,6 +316,36 @@ Execution_run(Execution *self, PyObject *args, PyObject *kwargs)
         || !seconds_are_right(seconds, &patience))
         return NULL;
     return engine_run(&self, 1, seconds, &patience, NULL) == RAISED ? NULL : outcome(self);
+}
+
+int
+execution_observe(Execution *self, Ring *ring, int64_t sequence)
+{
+    self->begun_ns = PyMem_Calloc((size_t)self->program->length + 1, sizeof *self->begun_ns);
+    if (self->begun_ns == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->sequence = sequence;
+    self->ring = (Ring *)Py_NewRef((PyObject *)ring);
+    return 0;
+}
+
+static PyObject *
+Execution_observe(Execution *self, PyObject *args)
+{
+    PyObject *ring;
+    long long sequence;
+    if (!PyArg_ParseTuple(args, "OL:observe", &ring, &sequence))
+        return NULL;
+    State *state = PyType_GetModuleState(Py_TYPE(self));
+    if (state == NULL || !is_of_type(ring, state->ring, 0, "ring"))
+        return NULL;
+    if (((Ring *)ring)->events == NULL || self->ring != NULL) {
+        refused("the ring has no room for events, or the execution is observed already");
+        return NULL;
+    }
+    return execution_observe(self, (Ring *)ring, sequence) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -533,6 +588,8 @@ Execution_dealloc(Execution *self)
     PyMem_Free(self->call_of);
     PyMem_Free(self->requests);
     PyMem_Free(self->calls);
+    PyMem_Free(self->begun_ns);
+    Py_XDECREF(self->ring);
     Py_XDECREF(self->program);
     Py_XDECREF(self->network);
     Py_XDECREF(self->group);
@@ -546,6 +603,7 @@ static PyMethodDef execution_methods[] = {
     {"advance", (PyCFunction)Execution_advance, METH_VARARGS, NULL},
     {"run", (PyCFunction)(void (*)(void))Execution_run, METH_VARARGS | METH_KEYWORDS, NULL},
     {"active", (PyCFunction)Execution_active, METH_NOARGS, NULL},
+    {"observe", (PyCFunction)Execution_observe, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -5,6 +5,7 @@
 
 #include "group.h"
 #include "network.h"
+#include "recorder.h"
 #include "wire.h"
 
 #include <pthread.h>
@@ -35,6 +36,9 @@ typedef struct {
     GroupCall *calls;   /* in program order */
     int32_t *call_of;   /* by operation */
     double moved_at;
+    Ring *ring;        /* where the times of operations go; NULL: nowhere */
+    int64_t sequence;  /* of the call */
+    int64_t *begun_ns; /* by operation */
     /* Written before `failed`. */
     int mpi_error;
     PyObject *error;
@@ -45,6 +49,9 @@ typedef struct {
 Execution *new_execution(PyTypeObject *type, Program *program, PyObject *const *memory, int64_t itemsize,
                          Network *network, Group *group, Kernel *kernel, int channel_base, int channels,
                          Wire wire);
+/* Before its first pass: from now on the times of its operations go to the ring, as those of call `sequence`.  -1 with
+ * an error. */
+int execution_observe(Execution *self, Ring *ring, int64_t sequence);
 /* Moves on as far as it goes without waiting; whether anything was done.  With or without the GIL. */
 int execution_pass(Execution *self);
 /* Complete, or failed. */

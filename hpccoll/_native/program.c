@@ -3,6 +3,8 @@
 
 #include "program.h"
 
+#include <structmember.h>
+
 /* A copy of a buffer of 64-bit integers, in rows of `width`; `*rows` becomes how many there are. */
 static int64_t *
 copied(PyObject *object, Py_ssize_t width, const char *name, Py_ssize_t *rows)
@@ -228,11 +230,17 @@ Program_length(Program *self)
     return self->length;
 }
 
+static PyMemberDef program_members[] = {
+    {"steps", T_UINT, offsetof(Program, steps), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot program_slots[] = {
     {Py_tp_doc, "The operations of one rank, checked."},
     {Py_tp_new, Program_new},
     {Py_tp_dealloc, Program_dealloc},
     {Py_sq_length, Program_length},
+    {Py_tp_members, program_members},
     {0, NULL},
 };
 

@@ -63,6 +63,7 @@ typedef struct {
     int64_t needed[MEMORIES]; /* elements that each buffer must have */
     int messages, combines;
     int64_t longest_message;
+    unsigned int steps; /* the number of their description in the recorder's table; 0: none */
 } Program;
 
 static inline int

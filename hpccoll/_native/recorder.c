@@ -1,4 +1,4 @@
-/* Writes records of known calls into a rank's ring, and takes away the files of rings when the process ends. */
+/* Writes records of known calls, and events, into a rank's rings, and takes away the files of rings when the process ends. */
 
 #include "recorder.h"
 
@@ -103,7 +103,7 @@ ring_enter(Ring *self, const unsigned char *fingerprint, int64_t sequence)
     memcpy(record->fingerprint + sizeof sequence, fingerprint + sizeof sequence,
            RECORDED_BYTES - sizeof sequence);
     record->entered_ns = now_ns(), record->agreed_ns = record->ended_ns = 0;
-    record->state = ENTERED, record->step = record->chunk = record->peer = -1;
+    record->state = ENTERED, record->form = 0, record->step = record->chunk = record->peer = -1;
     record->chunks = record->family = 0;
     record->bytes_done = record->bytes_total = 0;
     record->code = code, record->instruction = instruction;
@@ -112,6 +112,37 @@ ring_enter(Ring *self, const unsigned char *fingerprint, int64_t sequence)
     atomic_store_explicit(&record->after, number, memory_order_release);
     atomic_store_explicit(self->written, number, memory_order_release);
     return record;
+}
+
+void
+ring_put(Ring *self, const Event *event)
+{
+    uint64_t number = 1 + atomic_fetch_add_explicit(self->events_written, 1, memory_order_relaxed);
+    Event *place = self->events + (number - 1) % (uint64_t)self->event_count;
+    atomic_store_explicit(&place->before, number, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    place->begin_ns = event->begin_ns, place->end_ns = event->end_ns;
+    place->sequence = event->sequence, place->nbytes = event->nbytes;
+    place->text = event->text, place->kind = event->kind, place->step = event->step, place->peer = event->peer;
+    place->thread = PyThread_get_thread_ident();
+    atomic_store_explicit(&place->after, number, memory_order_release);
+}
+
+static PyObject *
+Ring_put(Ring *self, PyObject *args)
+{
+    long long begin_ns, end_ns, sequence, nbytes;
+    Event event = {0};
+    if (!PyArg_ParseTuple(args, "iLLLIiiL:put", &event.kind, &begin_ns, &end_ns, &sequence, &event.text, &event.step,
+                          &event.peer, &nbytes))
+        return NULL;
+    if (self->events == NULL) {
+        refused("there is no room for events");
+        return NULL;
+    }
+    event.begin_ns = begin_ns, event.end_ns = end_ns, event.sequence = sequence, event.nbytes = nbytes;
+    ring_put(self, &event);
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -146,14 +177,23 @@ Ring_end(Ring *self, PyObject *offset)
     Py_RETURN_NONE;
 }
 
+/* Whether `count` things of so many bytes from `begin` on, and the number of those written, are in the memory. */
+static int
+has_room(const Py_buffer *memory, long long written, long long begin, long long count, size_t nbytes)
+{
+    return written >= 0 && begin >= 0 && written % 8 == 0 && begin % 8 == 0 && written <= memory->len - 8
+           && begin <= memory->len && count <= (memory->len - begin) / (long long)nbytes;
+}
+
 static PyObject *
 Ring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"memory", "written", "records", "count", "number_of", "inside", NULL};
+    static char *names[] = {"memory", "written", "records", "count", "number_of", "inside",
+                            "events_written", "events", "event_count", NULL};
     PyObject *memory, *number_of, *inside;
-    long long written, records, count;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLLOU:Ring", names, &memory, &written, &records, &count,
-                                     &number_of, &inside))
+    long long written, records, count, events_written = 0, events = 0, event_count = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLLOU|LLL:Ring", names, &memory, &written, &records, &count,
+                                     &number_of, &inside, &events_written, &events, &event_count))
         return NULL;
     Ring *self = (Ring *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -162,9 +202,9 @@ Ring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->inside = Py_NewRef(inside);
     int failed = PyObject_GetBuffer(memory, &self->memory, PyBUF_WRITABLE) < 0;
     if (!failed
-        && (written < 0 || records < 0 || count < 1 || written % 8 != 0 || records % 8 != 0
-            || (uintptr_t)self->memory.buf % 8 != 0 || written > self->memory.len - 8
-            || records > self->memory.len || count > (self->memory.len - records) / (long long)sizeof(Record)))
+        && (count < 1 || event_count < 0 || (uintptr_t)self->memory.buf % 8 != 0
+            || !has_room(&self->memory, written, records, count, sizeof(Record))
+            || !has_room(&self->memory, events_written, events, event_count, sizeof(Event))))
         failed = refused("the records are not inside the memory, or not aligned") < 0;
     if (failed) {
         Py_DECREF(self);
@@ -173,6 +213,11 @@ Ring_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->written = (word_t *)((char *)self->memory.buf + written);
     self->records = (Record *)((char *)self->memory.buf + records);
     self->count = count;
+    if (event_count > 0) {
+        self->events_written = (word_t *)((char *)self->memory.buf + events_written);
+        self->events = (Event *)((char *)self->memory.buf + events);
+        self->event_count = event_count;
+    }
     return (PyObject *)self;
 }
 
@@ -191,6 +236,7 @@ Ring_dealloc(Ring *self)
 static PyMethodDef ring_methods[] = {
     {"enter", (PyCFunction)Ring_enter, METH_VARARGS, NULL},
     {"end", (PyCFunction)Ring_end, METH_O, NULL},
+    {"put", (PyCFunction)Ring_put, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -178,8 +178,12 @@ begin_program(Repeats *self, const Known *known, PyObject *given, int64_t sequen
         [WIRE] = scratch[1],
     };
     int channel = self->channel + (int)(sequence % self->calls_in_flight) * self->channels;
-    return new_execution(state->execution, known->program, memory, known->itemsize, self->network, self->group,
-                         known->kernel, channel, self->channels, known->wire);
+    Execution *execution = new_execution(state->execution, known->program, memory, known->itemsize, self->network,
+                                         self->group, known->kernel, channel, self->channels, known->wire);
+    if (execution != NULL && self->ring != NULL && self->ring->events != NULL
+        && execution_observe(execution, self->ring, sequence) < 0)
+        Py_CLEAR(execution);
+    return execution;
 }
 
 int

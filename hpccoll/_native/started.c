@@ -274,6 +274,8 @@ enqueue(Repeats *self, Started *call)
 {
     touch(self);
     call->record = self->record;
+    if (call->record != NULL)
+        call->record->form = STARTED;
     call->sequence = (*repeats_number(self, NEXT))++;
     self->queue[self->queue_tail++ % MOST_STARTED] = (Started *)Py_NewRef((PyObject *)call);
     return move_started(self);
@@ -433,13 +435,25 @@ wait_for_turns(Started *self)
     return 0;
 }
 
+static void
+tell_wait(const Started *self, Ring *ring, int64_t began_ns)
+{
+    Event event = {.begin_ns = began_ns, .end_ns = now_ns(), .sequence = self->sequence, .kind = WAITED, .step = -1,
+                   .peer = -1};
+    if (self->meter != NULL)
+        self->meter->sums.waited_ns += event.end_ns - began_ns;
+    if (ring != NULL)
+        ring_put(ring, &event);
+}
+
 /* The queue has moved until this one is over (True), or Python has to go on (False). */
 static PyObject *
 Started_wait(Started *self, PyObject *unused)
 {
     (void)unused;
     Repeats *repeats = self->repeats;
-    int64_t began_ns = self->done || self->meter == NULL ? 0 : now_ns();
+    Ring *ring = repeats->ring != NULL && repeats->ring->events != NULL ? repeats->ring : NULL;
+    int64_t began_ns = self->done || (self->meter == NULL && ring == NULL) ? 0 : now_ns();
     if (!self->done && self->known != NULL && move_started(repeats) < 0)
         return NULL;
     touch(repeats);
@@ -450,7 +464,7 @@ Started_wait(Started *self, PyObject *unused)
         atomic_fetch_sub_explicit(&repeats->waiting, 1, memory_order_relaxed);
     }
     if (began_ns != 0)
-        self->meter->sums.waited_ns += now_ns() - began_ns;
+        tell_wait(self, ring, began_ns);
     return failed ? NULL : PyBool_FromLong(self->done);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import index
 from pathlib import Path
@@ -21,6 +21,8 @@ from hpccoll.config import Config, load
 from hpccoll.dtypes import check_movable
 from hpccoll.errors import HpccollError, UsageError, UsageTypeError
 from hpccoll.memory.device import fill
+from hpccoll.observe.events import Part, note_step
+from hpccoll.observe.overlapped import Times
 from hpccoll.observe.snapshot import Snapshot
 from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 else:
     _Intracomm = object
 
+_NO_PART: AbstractContextManager[None] = nullcontext()
 Operation = MPI.Op | Operator
 Self = TypeVar("Self", bound="Base")
 # Checks the arguments of a call; the caller's rank and the number of ranks are filled in.
@@ -227,6 +230,34 @@ class Base(_Intracomm):
         if self._context is None:
             raise UsageError("no call has been made on this communicator: there is nothing to copy")
         return self._context.recorder.dump(directory)
+
+    def annotate(self, name: str) -> AbstractContextManager[None]:
+        """Inside `with comm.annotate("forward"):` the timeline shows the program's time under this name.
+
+        As ranges of NVTX.  They may lie inside one another.  Local; without the setting `trace`, and before
+        the first use of the communicator, it does nothing.
+        """
+        recorder = None if self._context is None else self._context.recorder
+        if recorder is None or recorder.events is None:
+            return _NO_PART
+        return Part(recorder.events.put, recorder.text(name))
+
+    def _note_step(
+        self,
+        times: Times,
+        step: int,
+        flights: Mapping[int, tuple[float, float]],
+        waited: tuple[float, float],
+        label: Callable[[int], str],
+    ) -> None:
+        """A step of buckets is over: for metrics, and for the timeline.
+
+        `flights`: begin and end of each bucket; `waited`: of the wait for all, both on time.perf_counter.
+        """
+        if self._context is not None:
+            if self._context.metrics is not None:
+                self._context.metrics.step(times)
+            note_step(self._context.recorder, step, flights, waited, label)
 
     def metrics(self, *, reset: bool = False) -> Snapshot:
         """What this rank's calls have moved, and how long they took.  Local, and does not wait.

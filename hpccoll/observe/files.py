@@ -66,6 +66,17 @@ def _open_directory(directory: str) -> None:
     sweep(place, older_than_s=KEPT_S)
 
 
+def replace(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
+    """Writes a file of this user alone, at once: whoever reads it finds it whole.  Raises: OSError."""
+    partial = f"{os.fspath(path)}.part"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(partial, flags, 0o600), "wb") as file:
+        file.write(data)
+    os.replace(partial, path)
+
+
 def remove(path: str) -> None:
     """Takes a file away, if it is there."""
     with contextlib.suppress(OSError):
@@ -84,9 +95,13 @@ def remove_at_end(path: str) -> None:
 
 def _leave() -> None:
     """The program has come to its end; after an uncaught error its files stay."""
+    from hpccoll.observe import parts
+
     failed = hasattr(sys, "last_value")
     for recorder in list(open_recorders):
         recorder.leave(failed)
+    if not failed:
+        parts.leave()
 
 
 atexit.register(_leave)

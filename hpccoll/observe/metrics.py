@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpccoll.calls import Call
 from hpccoll.observe.meter import PythonMeter, Sums, new_meter
 from hpccoll.observe.output import Output
+from hpccoll.observe.overlapped import Times
 from hpccoll.observe.rates import Rate, Rates, nominal_rates, parse_rates
 from hpccoll.observe.snapshot import BLOCKING, HOST, NCCL, STAGED, STARTED, Kind, Snapshot, row_of
 from hpccoll.observe.summary import Summary, Told, together
@@ -62,6 +63,7 @@ class Metrics:
         # With the plan, whose id is not given to another as long as it is here.
         self._found: dict[tuple[int, object, bool], tuple[Planned, Metered]] = {}
         self._began_ns = time.monotonic_ns()
+        self._steps = Times()
         given = parse_rates(config.metrics_rates)
         self.rates = Rates(measured={level: Rate(gbs, "metrics_rates") for level, gbs in given.items()})
 
@@ -98,6 +100,10 @@ class Metrics:
         kind = Kind(named(call), plan, form, NCCL, class_of(nbytes), False)
         return partial(self._meter(kind).count, nbytes, 0, 0, -1, 0)
 
+    def step(self, times: Times) -> None:
+        """A step of buckets is over."""
+        self._steps += times
+
     def _know_rates(self) -> None:
         if not self.rates.nominal:
             virtual = self._machine.hosts_layout != self._machine.layout
@@ -121,6 +127,7 @@ class Metrics:
             self._name, machine.rank, size, str(machine.layout), told.seconds,
             dict(self.rates.nominal), dict(self.rates.measured),
             tuple(row_of(kind, sums, bins, size, self.rates) for kind, sums, bins in told.counted),
+            told.steps,
         )  # fmt: skip
 
     def _told(self, reset: bool = False) -> Told:
@@ -128,9 +135,10 @@ class Metrics:
         read = [(kind, *meter.read(reset)) for kind, meter in list(self._meters.items())]
         counted = tuple((kind, Sums(*sums), bins) for kind, sums, bins in read if sums[0])
         seconds = (now - self._began_ns) / 1e9
+        steps = self._steps
         if reset:
-            self._began_ns = now
-        return Told(self._machine.rank, seconds, counted)
+            self._began_ns, self._steps = now, Times()
+        return Told(self._machine.rank, seconds, counted, steps)
 
     # --- the summary at the end -----------------------------------------------------------------
 

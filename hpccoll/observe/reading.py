@@ -10,10 +10,11 @@ import errno
 import json
 import os
 import stat
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpccoll.memory.segments import TRACE, lives, pid_space
 from hpccoll.observe import form
@@ -63,6 +64,7 @@ class Call:
     thread: int
     plan: str
     error: str
+    how: int = form.BLOCKING
 
     @property
     def waits(self) -> bool:
@@ -73,12 +75,40 @@ class Call:
         return f"{self.collective} #{self.sequence}"
 
 
+class Event(NamedTuple):
+    """What happened on one rank beside the calls as such; `kind` as form.py has it.
+
+    Times are in ns of the rank's monotonic clock.  `sequence`: of the call, or the number of a step; `text`:
+    words, or of an operation the description of its plan's steps.
+    """
+
+    kind: int
+    begin_ns: int
+    end_ns: int
+    sequence: int
+    text: str
+    step: int
+    peer: int
+    nbytes: int
+    thread: int
+
+
+class Measurement(NamedTuple):
+    """Rank 0's clock is `offset_ns` ahead of this rank's, within `error_ns`; measured from begin to end."""
+
+    begin_ns: int
+    end_ns: int
+    offset_ns: int
+    error_ns: int
+
+
 @dataclass
 class RankTrace:
     """What one rank has recorded of one communicator; `calls` in their order, by sequence number.
 
-    `torn`: records that were being written.  `state`: form.AT_WORK, CLOSED (after an error) or LEFT (its
-    program has come to its end).
+    `torn`: records and events that were being written.  `state`: form.AT_WORK, CLOSED (after an error), LEFT
+    (its program has come to its end) or OVER (closed, all well).  `lost`, `lost_events`: how many there were
+    before those that are here.
     """
 
     path: str
@@ -99,11 +129,26 @@ class RankTrace:
     wall_ns: int
     torn: int = 0
     calls: dict[int, Call] = field(default_factory=dict)
+    world_rank: int = -1
+    measurements: list[Measurement] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    lost: int = 0
+    lost_events: int = 0
 
     @property
     def last(self) -> Call | None:
         """The call that began last."""
         return self.calls[max(self.calls)] if self.calls else None
+
+    @property
+    def process_key(self) -> tuple[str, str, int, int]:
+        """The process, which may have other communicators."""
+        return self.host, self.pid_space, self.pid, self.start
+
+    @property
+    def clock(self) -> str:
+        """The clock that is measured for it, which all processes of its host share."""
+        return f"{self.host} {self.pid_space.split('.')[0]}"
 
     def process(self) -> str:
         """alive, gone, or unknown: this is not the machine where it ran."""
@@ -175,12 +220,15 @@ def parse(data: bytes, again: bytes, path: str) -> RankTrace:
     magic, count, table, total, written, used, monotonic_ns, wall_ns = form.FIXED.unpack_from(data, 0)
     if magic != form.MAGIC:
         raise ValueError("not a trace file of this version of hpccoll")
+    events, events_written = struct.unpack_from("<2q", data, form.EVENTS)
     if (
         total != len(data)
-        or total < 2 * form.PAGE
-        or (count, table) != form.sizes(total)[:2]
-        or count < 1
+        or not 1 <= count <= total
+        or not 0 <= events <= total
+        or table != form.table_at(count, events)
+        or table > total
         or written < 0
+        or events_written < 0
     ):
         raise ValueError("not a whole trace file: its sizes do not fit")
     about = _about(_text(data, form.ABOUT, form.ABOUT_BYTES))
@@ -198,13 +246,41 @@ def parse(data: bytes, again: bytes, path: str) -> RankTrace:
         else:
             trace.calls[call.sequence] = call
     trace.calls = dict(sorted(trace.calls.items()))
+    trace.lost, trace.lost_events = max(0, written - count), max(0, events_written - events)
+    trace.measurements = _measurements(data)
+    begin, kept = form.events_at(count), min(events_written, events)
+    size = kept * form.EVENT_BYTES
+    trace.events = list(_events(data[begin : begin + size], again[begin : begin + size], names))
+    trace.torn += kept - len(trace.events)
     return trace
+
+
+def _measurements(data: bytes) -> list[Measurement]:
+    count = int.from_bytes(data[form.CLOCK : form.CLOCK + 8], "little")
+    most = (form.CLOCK_BYTES - 8) // form.MEASUREMENT.size
+    ends = [form.CLOCK + 8 + number * form.MEASUREMENT.size for number in range(min(count, most))]
+    return [Measurement(*form.MEASUREMENT.unpack_from(data, at)) for at in ends]
+
+
+def _events(data: bytes, again: bytes, names: _Table) -> Iterator[Event]:
+    """Those that are whole, in the order in which they ended."""
+    found = []
+    texts: dict[int, str] = {}
+    later = (number for number, *_ in form.EVENT.iter_unpack(again))
+    for one, number in zip(form.EVENT.iter_unpack(data), later, strict=True):
+        before, begin_ns, end_ns, sequence, nbytes, text, kind, step, peer, thread, after = one
+        if before == after == number and before and 0 < begin_ns <= end_ns:
+            if text not in texts:
+                texts[text] = names.text(text)
+            event = Event(kind, begin_ns, end_ns, sequence, texts[text], step, peer, nbytes, thread)
+            found.append((number, event))
+    return (event for _, event in sorted(found))
 
 
 def _about(text: str) -> dict[str, Any]:
     kinds = {
         "communicator": str, "rank": int, "size": int, "node": int, "name": str, "host": str, "pid": int,
-        "start": int, "pid_space": str, "program": str,
+        "start": int, "pid_space": str, "program": str, "world_rank": int,
     }  # fmt: skip
     try:
         found = json.loads(text)
@@ -224,7 +300,7 @@ def _text(data: bytes, at: int, room: int) -> str:
 
 def _call(record: bytes, names: _Table) -> Call | None:
     (
-        before, called, entered_ns, agreed_ns, ended_ns, state, step, chunk, chunks, peer, family, done,
+        before, called, entered_ns, agreed_ns, ended_ns, state, how, step, chunk, chunks, peer, family, done,
         total, code, instruction, thread, plan, steps, error, collective, after,
     ) = form.RECORD.unpack(record)  # fmt: skip
     if before != after or not before or not form.ENTERED <= state <= form.REFUSED:
@@ -252,6 +328,7 @@ def _call(record: bytes, names: _Table) -> Call | None:
         thread=thread,
         plan=names.text(plan),
         error=names.text(error),
+        how=how,
     )
 
 

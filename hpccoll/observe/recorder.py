@@ -1,4 +1,5 @@
-"""The recorder: a ring of this rank's last calls on one communicator, in a mapped file (form.py).
+"""The recorder: rings of this rank's last calls on one communicator, and where a timeline is wanted of what
+happened in and between them, in a mapped file (form.py).
 
 Calls that the extension makes again write their records in C (_native/recorder.c); all others here, while the
 lock of the communicator's calls is held.  A call that lasts says from time to time where it is (`look`), the
@@ -7,7 +8,6 @@ less often the longer it lasts.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -25,6 +25,7 @@ from hpccoll.errors import HpccollError, MismatchError, ResourceError, UsageErro
 from hpccoll.memory.segments import Segment, pid_space, process_start
 from hpccoll.observe import files, form
 from hpccoll.observe.caller import PACKAGE, calling_frame
+from hpccoll.observe.events import PythonEvents, compact
 from hpccoll.observe.place import Where
 from hpccoll.observe.table import Table
 
@@ -44,6 +45,7 @@ class Writer(NamedTuple):
     size: int
     node: int
     name: str
+    world_rank: int = -1
 
 
 class _Open:
@@ -66,13 +68,17 @@ class Silent:
     """A recorder that records nothing; `reason` says why."""
 
     ring: _core.Ring | None = None
+    events: PythonEvents | _core.Ring | None = None
+    """Takes what a timeline is made of; None where none is wanted."""
     path: str | None = None
+    token = ""
+    """By which the communicator's ranks know it."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def enter(self, collective: str, sequence: int) -> None:
-        """A call begins; or goes on, where C has begun it."""
+    def enter(self, collective: str, sequence: int, how: int = form.BLOCKING) -> None:
+        """A call begins, form.BLOCKING or STARTED; or goes on, where C has begun it."""
 
     def called(self, sequence: int, fingerprint: bytes) -> None:
         """What this rank tells the others that it calls."""
@@ -94,6 +100,17 @@ class Silent:
         """The number of some words in the file; 0 where there is no room."""
         return 0
 
+    def steps(self, planned: Planned) -> int:
+        """The number of the description of a plan's steps, for events."""
+        return 0
+
+    def measured(self, measurement: tuple[int, int, int, int]) -> None:
+        """How this rank's clock differs from rank 0's (form.MEASUREMENT); the first and the last are kept."""
+
+    def finished(self, most_bytes: int) -> bytes:
+        """The file, now that the communicator is closed and all was well: of events the last that fit."""
+        return b""
+
     def broken(self, text: str) -> None:
         """The communicator can make no call any more: the file stays."""
 
@@ -111,24 +128,32 @@ class Silent:
 class Recorder(Silent):
     """Records the calls of one communicator."""
 
-    def __init__(self, segment: Segment, writer: Writer, *, keep: bool, native: bool) -> None:
+    def __init__(
+        self, segment: Segment, writer: Writer, *, keep: bool, native: bool, timeline: bool = False
+    ) -> None:
         super().__init__("")
-        self.path = segment.path
+        self.path, self.token = segment.path, writer.communicator
         self._segment, memory = segment, segment.buffer
         self._memory = memory
-        self._long, self._int = memory.cast("q"), memory.cast("i")
-        self._count, table, length = form.sizes(len(memory))
-        self._table = Table(memory, table, length)
+        self._long, self._int, self._short = memory.cast("q"), memory.cast("i"), memory.cast("h")
+        self._count, events = form.shares(len(memory), timeline)
+        table = form.table_at(self._count, events)
+        self._table = Table(memory, table, len(memory) - table)
         self._open: dict[int, _Open] = {}
+        self._steps: dict[int, tuple[Planned, int]] = {}
         self._state = _State(segment.path, keep)
         self._begin(writer, table)
+        self._long[form.EVENTS // 8] = events
         if native and _native.available():
             from hpccoll._native import _core
 
             self.ring = _core.Ring(
                 memory=memory, written=form.WRITTEN, records=form.PAGE, count=self._count,
-                number_of=self._table.code, inside=PACKAGE,
+                number_of=self._table.code, inside=PACKAGE, events_written=form.EVENTS_WRITTEN,
+                events=form.events_at(self._count), event_count=events,
             )  # fmt: skip
+        if timeline:
+            self.events = self.ring or PythonEvents(memory, form.events_at(self._count), events)
         weakref.finalize(self, self._state.settle).atexit = False
         files.open_recorders.add(self)
 
@@ -147,7 +172,7 @@ class Recorder(Silent):
             time.monotonic_ns(), time.time_ns(),
         )  # fmt: skip
 
-    def enter(self, collective: str, sequence: int) -> None:
+    def enter(self, collective: str, sequence: int, how: int = form.BLOCKING) -> None:
         if sequence < 0:
             return
         written = self._long[form.WRITTEN // 8]
@@ -161,7 +186,7 @@ class Recorder(Silent):
         collective_text = self._table.text(collective)
         self._memory[at : at + 8] = head[:8]
         self._memory[at + 8 : at + form.RECORD_BYTES - 8] = form.RECORD.pack(
-            number, head[8:], time.monotonic_ns(), 0, 0, form.ENTERED, -1, -1, 0, -1, 0, 0, 0,
+            number, head[8:], time.monotonic_ns(), 0, 0, form.ENTERED, how, -1, -1, 0, -1, 0, 0, 0,
             code, instruction, threading.get_ident(), 0, 0, 0, collective_text, number,
         )[8:-8]  # fmt: skip
         self._long[(at + form.RECORD_BYTES) // 8 - 1] = number
@@ -203,7 +228,7 @@ class Recorder(Silent):
             self._int[(at + form.CHUNKS) // 4] = planned.plan.chunks
             self._long[(at + form.AGREED_NS) // 8] = time.monotonic_ns()
             self._int[(at + form.PEER) // 4] = -1
-            self._int[(at + form.STATUS) // 4] = form.AGREED if planned.schedule is None else form.MOVING
+            self._short[(at + form.STATUS) // 2] = form.AGREED if planned.schedule is None else form.MOVING
 
     def look(self, sequence: int, where: Ask) -> None:
         call = self._found(sequence)
@@ -238,7 +263,7 @@ class Recorder(Silent):
             said = f"{type(error).__name__}: {error}"
             self._int[(call.offset + form.ERROR_TEXT) // 4] = self._table.text(said)
         self._long[(call.offset + form.ENDED_NS) // 8] = time.monotonic_ns()
-        self._int[(call.offset + form.STATUS) // 4] = state
+        self._short[(call.offset + form.STATUS) // 2] = state
 
     def line(self, sequence: int) -> str:
         call = self._found(sequence)
@@ -248,6 +273,25 @@ class Recorder(Silent):
 
     def text(self, text: str) -> int:
         return self._table.text(text)
+
+    def steps(self, planned: Planned) -> int:
+        found = self._steps.get(id(planned.plan))
+        if found is None:
+            steps = [[one.kind.value, one.family, one.chunk] for one in planned.plan.steps]
+            text = self._table.text(json.dumps([str(planned.plan.name), steps]), form.MOST_TEXT_BYTES)
+            found = self._steps[id(planned.plan)] = planned, text  # with it, so that no other has its id
+        return found[1]
+
+    def measured(self, measurement: tuple[int, int, int, int]) -> None:
+        number = min(self._long[form.CLOCK // 8], 1)
+        form.MEASUREMENT.pack_into(
+            self._memory, form.CLOCK + 8 + number * form.MEASUREMENT.size, *measurement
+        )
+        self._long[form.CLOCK // 8] = number + 1
+
+    def finished(self, most_bytes: int) -> bytes:
+        self._mark(form.OVER)
+        return compact(self._memory, most_bytes)
 
     def broken(self, text: str) -> None:
         self._state.keep = True
@@ -267,19 +311,15 @@ class Recorder(Silent):
         if self._state.pid == os.getpid():
             if not failed:
                 self._mark(form.LEFT)
+            if self.events is not None:  # the file is taken away by who writes the timeline
+                self._state.keep = True
             self._state.leave(failed)
 
     def dump(self, directory: str | os.PathLike[str]) -> Path:
         target = Path(directory, os.path.basename(self._segment.path))
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            partial = target.with_name(target.name + ".part")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial)
-            with open(os.open(partial, flags, 0o600), "wb") as file:
-                file.write(self._memory)
-            os.replace(partial, target)
+            files.replace(target, self._memory)
         except OSError as error:
             raise ResourceError(f"the trace cannot be copied to {target}: {error.strerror}") from error
         return target

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from hpccoll.observe.meter import Sums
+from hpccoll.observe.overlapped import NO_STEPS, Times
 from hpccoll.observe.rates import NETWORK, NODE, Rate, Rates
 from hpccoll.plans.bandwidth import FACTORS, bandwidths
 
@@ -120,6 +121,7 @@ class Snapshot:
         seconds: since the communicator was first used, or the last reset.
         nominal, measured: the rates of the levels, where they are known, and who says so.
         rows: by collective, size class, form, plan.
+        steps: those of GradientBuckets on this communicator, with their hidden and exposed time.
 
     """
 
@@ -131,9 +133,20 @@ class Snapshot:
     nominal: Mapping[str, Rate]
     measured: Mapping[str, Rate]
     rows: tuple[Row, ...]
+    steps: Times = NO_STEPS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.order)))
+
+    @property
+    def hidden_s(self) -> float:
+        """Of all started calls: how long they were under way while nobody waited for them, added up."""
+        return sum(row.hidden_s or 0.0 for row in self.rows)
+
+    @property
+    def exposed_s(self) -> float:
+        """How long callers stood in blocking calls, and in waits for started ones."""
+        return sum((row.seconds if row.form == BLOCKING else row.waited_s) or 0.0 for row in self.rows)
 
     def calls(self, collective: str = "") -> int:
         """How many calls were counted, of one collective or of all."""

@@ -16,14 +16,17 @@ from mpi4py import MPI
 
 from hpccoll.config import Config
 from hpccoll.errors import HpccollError
-from hpccoll.observe import files
+from hpccoll.observe import files, parts
 from hpccoll.observe.recorder import Recorder, Silent, Writer
 from hpccoll.topology.agreement import gather
+from hpccoll.topology.machine import Machine
 
 ON_SIGNAL = "on-signal"  # beside the files, the directory of their copies
 
 
-def open_recorder(comm: MPI.Intracomm, config: Config, node: int, name: str, deadline: float) -> Silent:
+def open_recorder(
+    comm: MPI.Intracomm, config: Config, machine: Machine, name: str, deadline: float
+) -> Silent:
     """A recorder of the calls on a communicator.  Collective, with the same settings on all ranks.
 
     Where this rank can have no file it records nothing, and the program goes on.
@@ -31,16 +34,23 @@ def open_recorder(comm: MPI.Intracomm, config: Config, node: int, name: str, dea
     if config.recorder == "off":
         return Silent("recorder is off")
     token = gather(comm, secrets.token_bytes(8), deadline, "recorder")[0].hex()
+    timeline = bool(config.trace)
+    directory, nbytes = config.trace_dir, config.trace_bytes
+    if timeline:
+        directory, nbytes = config.trace, config.timeline_bytes
     try:
-        segment = files.new_file(config.trace_dir, config.trace_bytes, token, comm.rank)
+        segment = files.new_file(directory, nbytes, token, comm.rank)
     except HpccollError as error:
-        if config.trace_dir:
+        if directory:
             warnings.warn(f"no calls are recorded: {error}", RuntimeWarning, stacklevel=2)
         return Silent(str(error))
     if config.trace_signal:
         _listen(config.trace_signal)
-    writer = Writer(token, comm.rank, comm.size, node, name[:64])
-    return Recorder(segment, writer, keep=config.trace_keep, native=config.native)
+    world_rank = machine.world_ranks[comm.rank]
+    writer = Writer(token, comm.rank, comm.size, machine.node, name[:64], world_rank)
+    if timeline:
+        parts.begin(directory, token, world_rank, config.trace_keep)
+    return Recorder(segment, writer, keep=config.trace_keep, native=config.native, timeline=timeline)
 
 
 @functools.cache

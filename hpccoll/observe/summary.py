@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from hpccoll._version import __version__
 from hpccoll.observe.meter import Sums
+from hpccoll.observe.overlapped import NO_STEPS, Times
 from hpccoll.observe.rates import LEVELS, Rate, Rates
 from hpccoll.observe.snapshot import HOST, NCCL, STARTED, Kind, Level, Row, row_of
 from hpccoll.plans.text import bytes_text, time_text
@@ -24,20 +25,22 @@ Counted = tuple[Kind, Sums, Sequence[int]]
 
 @dataclass(frozen=True)
 class Told:
-    """What one rank has to tell; `counted`: its meters."""
+    """What one rank has to tell; `counted`: its meters; `steps`: of its buckets."""
 
     rank: int
     seconds: float
     counted: tuple[Counted, ...]
+    steps: Times = NO_STEPS
 
     def to_bytes(self) -> bytes:
         """JSON."""
-        return json.dumps([self.rank, self.seconds, self.counted]).encode()
+        return json.dumps([self.rank, self.seconds, self.counted, astuple(self.steps)]).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> Told:
-        rank, seconds, counted = json.loads(data)
-        return Told(rank, seconds, tuple((Kind(*kind), Sums(*sums), bins) for kind, sums, bins in counted))
+        rank, seconds, counted, steps = json.loads(data)
+        rows = tuple((Kind(*kind), Sums(*sums), bins) for kind, sums, bins in counted)
+        return Told(rank, seconds, rows, Times(*steps))
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Summary:
     waiting_s: float
     rates: Rates
     lines: tuple[Line, ...]
+    steps: Times = NO_STEPS
 
     def json_lines(self) -> Iterator[str]:
         """A line for the communicator, then one for each row; the keys are those of the attributes."""
@@ -79,6 +83,7 @@ class Summary:
             "waiting_s": self.waiting_s,
             "nominal": {level: asdict(rate) for level, rate in self.rates.nominal.items()},
             "measured": {level: asdict(rate) for level, rate in self.rates.measured.items()},
+            "steps": asdict(self.steps) | {"hidden_s": self.steps.hidden_s},
         }
         yield json.dumps(about)
         for line in self.lines:
@@ -96,7 +101,18 @@ class Summary:
         cells = [_HEADINGS, *(_cells(line) for line in self.lines)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         table = ["  ".join(_placed(row, widths)).rstrip() for row in cells]
-        return "\n".join([head, *table, *self._rates()])
+        return "\n".join([head, *table, *self._steps(), *self._rates()])
+
+    def _steps(self) -> Iterator[str]:
+        if self.steps.steps:
+            mean = self.steps.mean
+            under_way, hidden, exposed, waited = map(
+                time_text, (mean.in_flight_s, mean.hidden_s, mean.exposed_s, mean.wait_s)
+            )
+            yield (
+                f"steps of buckets: {self.steps.steps}, of each {under_way} under way: {hidden} hidden "
+                f"({mean.hidden_percent:.0f} %), {exposed} exposed; {waited} in wait()"
+            )
 
     def _rates(self) -> Iterator[str]:
         for level in LEVELS:
@@ -120,7 +136,20 @@ def together(name: str, ranks: int, layout: str, rates: Rates, told: Sequence[To
     return Summary(
         name, ranks, layout, tuple(one.rank for one in told),
         max(one.seconds for one in told), sum(map(_waiting_s, told)) / len(told), rates, tuple(lines),
+        _mean_rank([one.steps for one in told]),
     )  # fmt: skip
+
+
+def _mean_rank(steps: Sequence[Times]) -> Times:
+    """The steps of the mean rank."""
+    total = sum(steps, NO_STEPS)
+    count = len(steps)
+    return Times(
+        max(one.steps for one in steps),
+        total.in_flight_s / count,
+        total.exposed_s / count,
+        total.wait_s / count,
+    )
 
 
 def _waiting_s(told: Told) -> float:

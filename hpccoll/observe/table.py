@@ -43,11 +43,11 @@ class Table:
         lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
         return line_text(code, next(lines, None) or code.co_firstlineno)
 
-    def text(self, text: str) -> int:
-        """The number of some words."""
+    def text(self, text: str, most_bytes: int = form.MOST_NAME_BYTES) -> int:
+        """The number of some words, of which what is longer than that is left out."""
         found = self._texts.get(text)
         if found is None:
-            found = self._add(form.TEXT, text.encode(errors="replace")[: form.MOST_NAME_BYTES])
+            found = self._add(form.TEXT, text.encode(errors="replace")[:most_bytes])
             if found:
                 self._texts[text] = found
         return found

@@ -24,12 +24,13 @@ from typing import Any
 
 from hpccoll.collectives.base import Base
 from hpccoll.errors import HpccollError, NotFiniteError, UsageError
+from hpccoll.observe.overlapped import Times
 from hpccoll.ops.gradients import check as check_kernels
 from hpccoll.overlap.agreement import Key
 from hpccoll.overlap.making import Options, make
 from hpccoll.overlap.memory import DeviceMemory
 from hpccoll.overlap.status import Attendance, DeviceReport, Report
-from hpccoll.overlap.times import Times, times_of
+from hpccoll.overlap.times import times_of
 from hpccoll.units import in_binary_unit, number_text
 
 _NAMED = 8
@@ -176,9 +177,14 @@ class GradientBuckets:
             error = error or found
         finally:
             end = time.perf_counter()
-            flights = [(b.began, b.ended or end) for b in self._buckets if b.began is not None]
-            self.times = times_of(flights, (begin, end))
+            flights = {
+                number: (one.began, one.ended or end)
+                for number, one in enumerate(self._buckets)
+                if one.began is not None
+            }
+            self.times = times_of(list(flights.values()), (begin, end))
             self.total_times += self.times
+            self.comm._note_step(self.times, self.total_times.steps, flights, (begin, end), self._label)
             self._reset()
         if error is not None:
             raise error
@@ -264,16 +270,18 @@ class GradientBuckets:
         return len(self._buckets)
 
     def __str__(self) -> str:
-        lines = []
-        for number, bucket in enumerate(self._buckets):
-            one = bucket.memory.group
-            size, unit = in_binary_unit(one.count * one.dtype.itemsize)
-            where = "in place" if bucket.memory.direct else "copied"
-            named = ", ".join(self._names[member] for member in one.members[:_NAMED])
-            rest = len(one.members) - _NAMED
-            named += f" and {rest} more" if rest > 0 else ""
-            lines.append(f"bucket {number}: {number_text(size)} {unit} of {one.dtype}, {where}: {named}")
-        return "\n".join(lines)
+        return "\n".join(map(self._label, range(len(self._buckets))))
+
+    def _label(self, number: int) -> str:
+        """A bucket in words."""
+        bucket = self._buckets[number]
+        one = bucket.memory.group
+        size, unit = in_binary_unit(one.count * one.dtype.itemsize)
+        where = "in place" if bucket.memory.direct else "copied"
+        named = ", ".join(self._names[member] for member in one.members[:_NAMED])
+        rest = len(one.members) - _NAMED
+        named += f" and {rest} more" if rest > 0 else ""
+        return f"bucket {number}: {number_text(size)} {unit} of {one.dtype}, {where}: {named}"
 
     # --- parts of a step ------------------------------------------------------------------------
 

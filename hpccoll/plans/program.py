@@ -5,6 +5,7 @@ Sends, receives, combinations and copies on places of its buffers, and calls on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -104,3 +105,28 @@ class Program:
     operations: tuple[Operation, ...]
     scratch: int
     wire: int = 0
+
+
+# Names of operations; their order is that of `Code` in _native/program.h.
+CODES = (
+    "send", "receive", "combine", "copy",
+    "allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gather", "scatter",
+    "alltoall", "scan", "exscan",
+)  # fmt: skip
+CODE = {name: code for code, name in enumerate(CODES)}
+
+
+def parts_of(operation: Operation) -> tuple[str, int, Sequence[Place], Sequence[Place]]:
+    """Name, peer or root, sources and targets."""
+    match operation:
+        case Send():
+            return "send", operation.peer, [operation.source], []
+        case Receive():
+            return "receive", operation.peer, [], [operation.target]
+        case Combine():
+            return "combine", 0, [operation.left, operation.right], [operation.target]
+        case Copy():
+            return "copy", 0, [operation.source], [operation.target]
+        case GroupCall():
+            return operation.kind.value, operation.root, operation.source, operation.target
+    raise TypeError(f"there is no name for {operation!r}")

@@ -37,6 +37,8 @@ from hpccoll.errors import (
 from hpccoll.memory.checksums import checksum_function
 from hpccoll.memory.flags import Flags, open_flags, spin_time_us
 from hpccoll.memory.shared import collected, open_shared
+from hpccoll.observe import form, parts
+from hpccoll.observe.alignment import measured
 from hpccoll.observe.caller import calling_line
 from hpccoll.observe.metrics import Timing, measure
 from hpccoll.observe.snapshot import BLOCKING, STARTED
@@ -72,8 +74,9 @@ from hpccoll.tuning import place
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
-    from hpccoll.observe.metrics import Metrics
     from hpccoll.runtime.device_side import ByNccl
+    from hpccoll.runtime.engine import NativeExecution
+    from hpccoll.runtime.executor import Execution
 
 T = TypeVar("T")
 
@@ -108,14 +111,12 @@ class Context:
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
             self.layout = self.machine.layout
-            self.recorder = open_recorder(
-                self.private, config, self.layout.node(self.rank), comm.Get_name(), deadline
-            )
+            self.recorder = open_recorder(self.private, config, self.machine, comm.Get_name(), deadline)
             self.metrics = measure(self.machine, config, comm.Get_name())
             ranks, cores = self._ranks_and_cores()
             self._spin_us = spin_time_us(ranks, cores)
-            measured = place.load(self.private, self.machine, config, deadline)
-            self.planner = Planner(self.layout, self.rank, config, measured)
+            times = place.load(self.private, self.machine, config, deadline)
+            self.planner = Planner(self.layout, self.rank, config, times)
             self.on_devices = DeviceCalls(self)
             self._checksum = checksum_function(config.native) if config.checksums else None
             self._network = (
@@ -133,6 +134,8 @@ class Context:
                 self._spin_us * 1e-6,
                 ranks <= cores,
             )
+            if self.recorder.events is not None:
+                self._movement.observe = self._observe
             self.broken: HpccollError | None = None
             self.counts = Counts()
             self._areas = 0
@@ -163,6 +166,8 @@ class Context:
                 self, self._control, self._movement, AGREEMENT_CHANNEL, self._spin_us * 1e-6
             )
             self._presence.leaves_behind(weakref.WeakMethod(self.first_unfinished))
+            if config.trace:
+                self._align_clocks(deadline)
         except (UsageError, MismatchError, TopologyError, ResourceError):
             self.private.Free()  # these errors come to every rank alike
             raise
@@ -391,10 +396,10 @@ class Context:
             self.failed(found, collective, sequence, stages)
             return found
 
-        self.recorder.enter(collective, sequence)
+        self.recorder.enter(collective, sequence, form.STARTED)
         line = calling_line() or self.recorder.line(sequence)  # the worker may have taken it over
         watch = self._reports.watch(collective, sequence, line)
-        return Running(
+        running = Running(
             stages,
             aborted=lambda: self._look_for_abort(collective, sequence, watch, line),
             late=lambda over: self._reports.late(collective, sequence, timeout_s, over, line),
@@ -404,6 +409,8 @@ class Context:
             owner=self,
             sequence=sequence,
         )
+        running.events = self.recorder.events
+        return running
 
     def all_calls(self) -> Counter[tuple[str, str]]:
         """How many calls ended well, by collective and plan."""
@@ -595,8 +602,8 @@ class Context:
             self.on_devices.wait_for_host()
         if self.broken is None and (count := self.pending()):
             raise UsageError(f"{count} requests of this communicator are not complete: wait for them first")
-        if self.broken is None and self.metrics is not None and self.metrics.shows:
-            self._summarise(self.metrics)
+        if self.broken is None and (self.config.trace or (self.metrics is not None and self.metrics.shows)):
+            self._tell_at_close()
         try:
             if self.broken is None:
                 self.on_devices.close()
@@ -607,23 +614,53 @@ class Context:
         if untold is not None:
             raise AbortedError(f"the communicator is broken: {untold}", rank=self.rank) from untold
 
-    def _summarise(self, metrics: Metrics) -> None:
-        """Rank 0 shows what all ranks have measured; nobody does where not all come to it."""
+    # --- what is told of the calls --------------------------------------------------------------
+
+    def _observe(self, execution: Execution | NativeExecution, planned: Planned, sequence: int) -> None:
+        """The times of a program's operations go into the timeline."""
+        execution.observe(self.recorder, self.recorder.steps(planned), sequence)
+
+    def _align_clocks(self, deadline: float) -> None:
+        """Measure how far this rank's clock is from rank 0's, for the timeline.  Collective."""
+
+        def stages() -> Waits:
+            self.recorder.measured((yield from measured(self.private, self.machine.hosts_layout)))
+
+        drive(
+            stages(),
+            deadline,
+            lambda: None,
+            lambda: None,
+            lambda over: CollectiveTimeoutError("a rank stopped while clocks were aligned", rank=self.rank),
+        )
+
+    def _tell_at_close(self) -> None:
+        """Rank 0 gets what all ranks have measured, and their timelines; nothing where not all come to it."""
         sequence = self.number()
+        metrics = self.metrics if self.metrics is not None and self.metrics.shows else None
         told: list[bytes] = []
+        timelines: list[bytes] = []
 
         def stages() -> Waits:
             call = Fingerprint(sequence, b"", 0, 0, "barrier", 0, form=CLOSING)
             yield from self._agreement.check(sequence, call.pack(), "", None)
-            told.extend((yield from collected(self.private, metrics.told())))
+            if metrics is not None:
+                told.extend((yield from collected(self.private, metrics.told())))
+            if self.config.trace:
+                self.recorder.measured((yield from measured(self.private, self.machine.hosts_layout)))
+                part = parts.packed(self.recorder.finished(parts.MOST_BYTES // self.size))
+                timelines.extend((yield from collected(self.private, part)))
 
         try:
             self.wait(self.in_turn(sequence, stages()), "close", sequence, None)
         except HpccollError as error:
-            logging.getLogger("hpccoll").warning("no metrics are shown: %s", error)
-        else:
-            if self.rank == 0:
-                metrics.show(told)
+            what = "metrics are shown" if not self.config.trace else "timeline is put together"
+            logging.getLogger("hpccoll").warning("no %s: %s", what, error)
+            return
+        if self.rank == 0 and metrics is not None:
+            metrics.show(told)
+        if self.rank == 0 and timelines:
+            parts.keep(self.config.trace, timelines, self.recorder)
 
     def release(self, why: str = "it has closed the communicator") -> None:
         """Let go of this rank's memory; local.  No call can be made afterwards.

@@ -18,22 +18,27 @@ from mpi4py import MPI
 
 from hpccoll import _native
 from hpccoll.errors import ResourceError
-from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Receive, Send
+from hpccoll.plans.program import (
+    CODE,
+    Combine,
+    Copy,
+    GroupCall,
+    Memory,
+    Operation,
+    Place,
+    Receive,
+    Send,
+    parts_of,
+)
 from hpccoll.runtime.executor import Schedule
 from hpccoll.transports.base import Array
 from hpccoll.transports.base import Combine as CombineArrays
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
+    from hpccoll.observe.recorder import Silent
 
 AreaParts = Callable[[], Mapping[int, Sequence[Array]]]
-# What a program row begins with; the order is that of `Code` in _native/program.h.
-CODES = (
-    "send", "receive", "combine", "copy",
-    "allreduce", "reduce", "broadcast", "reduce_scatter", "allgather", "gather", "scatter",
-    "alltoall", "scan", "exscan",
-)  # fmt: skip
-_CODE = {name: code for code, name in enumerate(CODES)}
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
     "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
@@ -56,7 +61,7 @@ def usable(schedule: Schedule, one_node: bool) -> bool:
     """
     return all(
         isinstance(one, (Send, Receive, Combine, Copy))
-        or (isinstance(one, GroupCall) and one.kind.value in _CODE and (one_node or one.family == "NODE"))
+        or (isinstance(one, GroupCall) and one.kind.value in CODE and (one_node or one.family == "NODE"))
         for one in schedule.program.operations
     )
 
@@ -189,9 +194,9 @@ class NativeExecution:
         channels: int,
         wire: str = "",
     ) -> None:
-        self._operations = schedule.program.operations
+        self._operations, self._program = schedule.program.operations, program_of(schedule)
         self.native: _core.Execution = _found().Execution(
-            program_of(schedule),
+            self._program,
             [array.view(np.uint8) for array in (*memory, _NOTHING)[: len(Memory)]],
             memory[0].dtype.itemsize,
             network,
@@ -206,8 +211,16 @@ class NativeExecution:
     def begun(cls, schedule: Schedule, native: _core.Execution) -> NativeExecution:
         """One that was begun in C."""
         self = cls.__new__(cls)
-        self._operations, self.native = schedule.program.operations, native
+        self._operations, self._program = schedule.program.operations, program_of(schedule)
+        self.native = native
         return self
+
+    def observe(self, recorder: Silent, steps: int, sequence: int) -> None:
+        """As `executor.Execution.observe`."""
+        ring = recorder.ring
+        if ring is not None:  # else somebody has taken the extension away in the midst of the program
+            self._program.steps = steps
+            self.native.observe(ring, sequence)
 
     def advance(self, turns: int = 1) -> bool:
         """Move on as far as it goes without waiting; True once all operations are complete."""
@@ -273,11 +286,11 @@ def _flattened(schedule: Schedule) -> _core.Program:
     counts: list[int] = []
     rows = []
     for index, operation in enumerate(schedule.program.operations):
-        name, peer, sources, targets = _parts(operation)
+        name, peer, sources, targets = parts_of(operation)
         own = operation.counts if isinstance(operation, GroupCall) else ()
         rows.append(
             (
-                _CODE[name], operation.step, peer, len(places), len(sources), len(targets),
+                CODE[name], operation.step, peer, len(places), len(sources), len(targets),
                 len(counts), len(own), schedule.released_by_start.get(index, -1),
             )
         )  # fmt: skip
@@ -289,22 +302,6 @@ def _flattened(schedule: Schedule) -> _core.Program:
         _table(rows), _table(places), _table(counts), _table(starts), _table([*chain(*following)])
     )
     return program
-
-
-def _parts(operation: Operation) -> tuple[str, int, Sequence[Place], Sequence[Place]]:
-    """Name, peer or root, sources and targets."""
-    match operation:
-        case Send():
-            return "send", operation.peer, [operation.source], []
-        case Receive():
-            return "receive", operation.peer, [], [operation.target]
-        case Combine():
-            return "combine", 0, [operation.left, operation.right], [operation.target]
-        case Copy():
-            return "copy", 0, [operation.source], [operation.target]
-        case GroupCall():
-            return operation.kind.value, operation.root, operation.source, operation.target
-    raise TypeError(f"the engine has no way to do {operation!r}")
 
 
 def _table(rows: Any) -> Array:

@@ -6,15 +6,32 @@ Blocking calls, requests and tests all drive the same `advance()`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hpccoll.ops.wire import WIRES, Wire
-from hpccoll.plans.program import Combine, Copy, GroupCall, Memory, Operation, Place, Program, Receive, Send
+from hpccoll.plans.program import (
+    CODE,
+    Combine,
+    Copy,
+    GroupCall,
+    Memory,
+    Operation,
+    Place,
+    Program,
+    Receive,
+    Send,
+    parts_of,
+)
 from hpccoll.transports.base import Array, GroupTransport, Network, Work
 from hpccoll.transports.base import Combine as CombineArrays
 from hpccoll.transports.corrupted import Corrupted
+
+if TYPE_CHECKING:
+    from hpccoll.observe.recorder import Silent
 
 
 @dataclass(frozen=True)
@@ -86,11 +103,37 @@ class Execution:
         self._active: list[tuple[int, Work]] = []
         self.corrupted: Operation | None = None  # what brought elements that were not those that were given
         self._ready = schedule.ready.copy()
+        self._begins = self._ends = _ignored
         self._tickets = {
             index: group(operation).reserve()
             for index, operation in enumerate(self._operations)
             if isinstance(operation, GroupCall)
         }
+
+    def observe(self, recorder: Silent, steps: int, sequence: int) -> None:
+        """Before the first `advance`: the times of all operations go to the recorder's events, as of a call.
+
+        `steps`: the number of the description of the plan's steps.
+        """
+        events = recorder.events
+        if events is None:
+            return
+        operations = self._operations
+        begun: dict[int, int] = {}
+
+        def begins(index: int) -> None:
+            begun[index] = time.monotonic_ns()
+
+        def ends(index: int) -> None:
+            one, now = operations[index], time.monotonic_ns()
+            name, peer, sources, targets = parts_of(one)
+            given, taken = (
+                sum(self._view(place).nbytes for place in places) for places in (sources, targets)
+            )
+            nbytes = taken if name == "combine" else max(given, taken)
+            events.put(CODE[name], begun.pop(index), now, sequence, steps, one.step, peer, nbytes)
+
+        self._begins, self._ends = begins, ends
 
     @property
     def left(self) -> int:
@@ -127,6 +170,7 @@ class Execution:
         return self._left == 0
 
     def _start(self, index: int) -> None:
+        self._begins(index)
         work = self._begin(index, self._operations[index])
         following = self._schedule.released_by_start.get(index)
         if following is not None:
@@ -182,6 +226,7 @@ class Execution:
         raise TypeError(f"no way to start {operation!r}")
 
     def _end(self, index: int) -> None:
+        self._ends(index)
         self._left -= 1
         for following in self._schedule.released_by_end[index]:
             self._release(following)
@@ -198,3 +243,7 @@ class Execution:
 
     def _view(self, place: Place) -> Array:
         return self._memory[place.memory][place.start : place.stop]
+
+
+def _ignored(index: int) -> None:
+    """Nobody asks for the times of operations."""

@@ -80,6 +80,8 @@ class Movement:
         self.areas = Areas(layout.local_rank(self._rank))
         self._scratch: OrderedDict[int, Array] = OrderedDict()
         self._running: dict[int, Execution | NativeExecution] = {}  # by sequence number
+        self.observe: Callable[[Execution | NativeExecution, Planned, int], None] | None = None
+        """Called with what is about to run, where a timeline is wanted."""
 
     # --- a call ---------------------------------------------------------------------------------
 
@@ -126,6 +128,8 @@ class Movement:
         borrowed = self._borrow(wire_end)
         memory = (give, take, borrowed[:nbytes].view(give.dtype), borrowed[end:wire_end].view(ON_WIRE))
         execution = self._execution(schedule, memory, call.arithmetic, base, planned.plan.wire)
+        if self.observe is not None:
+            self.observe(execution, planned, sequence)
         try:
             yield from self._walk(execution, sequence, note_step)
         except Corrupted as error:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mpi4py import MPI
 
 from hpccoll.errors import UsageError
+from hpccoll.observe import form
 from hpccoll.observe.metrics import Timing
 from hpccoll.runtime import engine
 from hpccoll.runtime.threads import started_thread
@@ -31,6 +32,7 @@ from hpccoll.runtime.wait import MOVED, Hint, Waits, drive
 
 if TYPE_CHECKING:
     from hpccoll._native import _core
+    from hpccoll.observe.events import PythonEvents
 
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class Running:
         self.block: Callable[[int | None], None] | None = None
         self.status: MPI.Status | None = None  # of a message
         self.timing: Timing | None = None  # where calls are measured
+        self.events: PythonEvents | _core.Ring | None = None  # where a timeline is wanted
         self._when_done: list[Callable[[], None]] = []
 
     def check_process(self) -> None:
@@ -302,11 +305,15 @@ class Progress:
         if running.done:
             return
         running.extend()
-        began_ns = 0 if running.timing is None else time.monotonic_ns()
+        noted = running.timing is not None or running.events is not None
+        began_ns = time.monotonic_ns() if noted else 0
         with closing(self._until(running)) as stages:
             drive(stages, math.inf, _nothing, _nothing, _never, spin_s=spin_s)
         if running.timing is not None:
             running.timing.waited(time.monotonic_ns() - began_ns)
+        if running.events is not None:
+            ended_ns = time.monotonic_ns()
+            running.events.put(form.WAITED, began_ns, ended_ns, running.sequence, 0, -1, -1, 0)
 
     def _until(self, running: Running) -> Waits:
         me = object()

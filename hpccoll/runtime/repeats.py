@@ -89,7 +89,7 @@ class Repeats:
         self._rank, self._size = rank, layout.size
         self._one_node = layout.node_count == 1
         self._checks = checks
-        self._text = recorder.text
+        self._recorder = recorder
         self._keys = _Keys()
         self.again: Callable[[str, Given], Any] = self._native.again
         self.start: Callable[[str, Given, Callable[[], Call]], Any] = self._native.start
@@ -132,6 +132,7 @@ class Repeats:
             if reads >= 0 and reads == writes and not self._takes_in_place(call, plan):
                 return
             program = engine.program_of(planned.schedule)
+            program.steps = self._recorder.steps(planned)
             if group is not None:
                 self._native.use_group(group)
             if writes < 0 and call.collective == "broadcast":
@@ -148,7 +149,7 @@ class Repeats:
             kernel=kernel,
             finish=self._finish(call) if writes >= 0 else None,
             program=program,
-            plan=self._text(plan.name),
+            plan=self._recorder.text(plan.name),
             payload=give.nbytes if part is not None else 0,
             travel=TRAVEL.index(mode_of(plan)) if part is not None else 0,
             each=payload_elements(plan.collective) * give.itemsize if part is not None else 0,

@@ -23,7 +23,7 @@ from hpccoll.memory.areas import Areas, total_bytes
 from hpccoll.memory.flags import open_flags
 from hpccoll.memory.segments import Segment, create_segment
 from hpccoll.ops.table import arithmetic, operator_of
-from hpccoll.plans.program import GroupCall, Memory, Place, Program
+from hpccoll.plans.program import CODES, GroupCall, Memory, Place, Program
 from hpccoll.plans.steps import Kind
 from hpccoll.runtime import engine
 from hpccoll.runtime.executor import Execution, Schedule
@@ -38,7 +38,7 @@ __all__ = [
 
 LIMIT_S = 30.0
 UNTOUCHED = -77
-KINDS = [kind for kind in Kind if kind.value in engine.CODES]
+KINDS = [kind for kind in Kind if kind.value in CODES]
 SUM = arithmetic(operator_of(MPI.SUM), np.dtype(np.float32))
 
 

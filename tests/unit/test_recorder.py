@@ -250,7 +250,7 @@ def test_any_bytes_are_read_or_refused(make: Make) -> None:
         except ValueError:
             continue
         read += 1
-        assert len(trace.calls) <= form.sizes(SMALL)[0]
+        assert len(trace.calls) <= form.shares(SMALL, False)[0]
         assert all(len(call.plan) <= SMALL for call in trace.calls.values())
     assert read > 50
     for length in (0, 1, 4095, 4096, 8192, SMALL - 1):
