@@ -75,9 +75,13 @@ class Training:
 
     def layer(self, number: int) -> float:
         """The computation of a layer; what all elements of its gradient are on this rank."""
+        self.compute_layer()
+        return float(self.world.rank + number)
+
+    def compute_layer(self) -> None:
+        """The work of one layer."""
         for _ in range(self.units):
             self._unit()
-        return float(self.world.rank + number)
 
     def compute(self, done: Callable[[int], object] = id) -> None:
         """The gradients of this rank."""

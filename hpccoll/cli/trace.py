@@ -1,4 +1,7 @@
-"""`hpccoll trace`: what is stuck, and because of whom, from the files in which ranks record their calls."""
+"""`hpccoll trace`: what is stuck, and because of whom, from the files in which ranks record their calls.
+
+And timelines: put together from such files, and one step of one as a figure.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpccoll.cli.output import STANDARD_OUTPUT, write_json
@@ -27,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "directory",
         nargs="?",
         metavar="DIR",
-        help="with the ranks' files, or with folders of them (default: where this user's ranks put them)",
+        help="with the ranks' files, or with folders of them (default: where this user's ranks put them); "
+        "or a timeline, for --figure",
     )
     parser.add_argument(
         "--json",
@@ -37,6 +42,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write all as JSON; without FILE to standard output alone",
     )
     parser.add_argument("--html", metavar="FILE", help="write a time line as one page of HTML")
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="write what ranks have recorded as a timeline for ui.perfetto.dev (HPCCOLL_TRACE does so at the "
+        "end of a job; this is for one that was killed)",
+    )
+    parser.add_argument(
+        "--figure",
+        metavar="FILE",
+        help="draw one step of a timeline: FILE ends in .png, .svg or .pdf (needs matplotlib)",
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="K", help="which step, from 1 on (default: one of median length)"
+    )
     parser.add_argument(
         "--stuck-after-s",
         type=float,
@@ -48,6 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, judge, print.  Returns 0; 1 when something is stuck or has failed.  UsageError for misuse."""
+    if args.step is not None and args.figure is None:
+        raise UsageError("--step says which step --figure draws")
+    if args.figure is not None:
+        return _draw(args)
     from hpccoll.observe.files import default_directory
     from hpccoll.observe.reading import read_directory
     from hpccoll.observe.timeline import page
@@ -60,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         traces, problems = read_directory(directory)
     except OSError as error:
         raise UsageError(f"{directory}: {error.strerror}") from error
+    if args.timeline is not None:
+        return _put_together(args.timeline, directory, traces, problems)
     jobs = judge(traces, time.time_ns(), args.stuck_after_s)
     if args.html is not None:
         write_text(args.html, page(jobs))
@@ -68,6 +93,45 @@ def run(args: argparse.Namespace) -> int:
     if args.json != STANDARD_OUTPUT:
         print(_as_text(directory, jobs, problems))
     return int(any(one.wrong for _, findings in jobs for one in findings))
+
+
+def _put_together(path: str, directory: str, traces: Sequence[RankTrace], problems: Sequence[str]) -> int:
+    """Write the timeline of all ranks whose files are there."""
+    from hpccoll.observe.chrome import written
+    from hpccoll.observe.parts import write_lines
+    from hpccoll.observe.tracks import job_of
+
+    if not traces:
+        raise UsageError(f"{directory}: there are no files of ranks")
+    job = job_of(traces)
+    try:
+        write_lines(path, written(job))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    count = sum(len(one.slices) for one in job.processes)
+    print(f"{path}: {len(job.processes)} ranks, {count} slices; open it in https://ui.perfetto.dev")
+    for one in problems:
+        print(f"left out: {_printable(one)}")
+    return 0
+
+
+def _draw(args: argparse.Namespace) -> int:
+    """Draw a step."""
+    from hpccoll.observe import figure
+
+    path = args.directory
+    if path is None:
+        raise UsageError("--figure: name the timeline, or the directory that it is in")
+    if Path(path).is_dir():
+        found = sorted(Path(path).glob("timeline*.json"), key=lambda one: one.stat().st_mtime)
+        if not found:
+            raise UsageError(f"{path}: there is no timeline; of a killed job --timeline FILE makes one")
+        path = str(found[-1])
+    ranks = figure.read(path)
+    step = figure.typical(ranks) if args.step is None else args.step
+    figure.save(figure.draw(ranks, step), args.figure)
+    print(f"{args.figure}: step {step} of {path}")
+    return 0
 
 
 def _as_text(directory: str, jobs: Sequence[tuple[Job, Sequence[Finding]]], problems: Sequence[str]) -> str:

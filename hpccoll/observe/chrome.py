@@ -1,7 +1,8 @@
 """A job's timeline in Chrome's trace format, which ui.perfetto.dev and chrome://tracing open.
 
 A process for each rank, a thread for each row of its tracks (tracks.py), arrows from sends to receives.
-Times are in microseconds since the first slice.  `otherData` says how clocks were aligned and what is missing.
+Times are in microseconds since the first slice.  `otherData` says how clocks were aligned, and what is
+missing.
 Source: Trace Event Format (Google, 2016), sections "Complete Events", "Flow Events", "Metadata Events".
 """
 

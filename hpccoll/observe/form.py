@@ -23,7 +23,8 @@ FIXED = struct.Struct(
 )  # magic, records, table, total bytes, written, used, monotonic ns, wall-clock ns
 WRITTEN, USED, STATE, STATE_NS = 40, 48, 72, 80  # words that change, by their offset
 EVENTS, EVENTS_WRITTEN = 88, 96  # how many events there is room for, and how many were begun
-CLOCK, CLOCK_BYTES = 104, 88  # how many measurements, and room for two
+CLOCK, CLOCK_BYTES = 104, 72  # how many measurements, and room for two
+ORIGIN = 176  # where the table began when its entries were numbered
 MEASUREMENT = struct.Struct("<4q")  # begun and over, by this clock; offset of rank 0's from it; error; in ns
 ABOUT, ABOUT_BYTES = 192, 2368  # length 4 | JSON
 ERROR, ERROR_BYTES = 2560, 1536  # length 4 | text
@@ -58,9 +59,9 @@ FAMILIES = ("", "WORLD", "NODE", "NVLINK", "LEADERS", "RAIL", "messages")
 
 EVENT_BYTES = 72
 EVENT = struct.Struct("<Q4qI3iQQ")
-# Kinds of events: operations by their code (plans/program.py), and these: a part of the program that it named,
-# a wait for a started call, a bucket, the wait for a step of buckets, the enqueuing of a call on a device, and its
-# time there.  The number of WAITED is that of _native/recorder.h.
+# Kinds of events: operations by their code (plans/program.py), and these: a part of the program that it
+# named, a wait for a started call, a bucket, the wait for a step of buckets, the enqueuing of a call on a
+# device, and its time there.  The number of WAITED is that of _native/recorder.h.
 SPAN, WAITED, BUCKET, STEP, ENQUEUED, ON_DEVICE = range(64, 70)
 
 # Entries of the table: kind 1, 3 bytes of nothing, length of the rest 4, and that, padded to 8.

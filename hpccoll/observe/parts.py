@@ -72,7 +72,7 @@ def keep(directory: str, timelines: Sequence[bytes], own: Silent) -> None:
 
 def leave() -> None:
     """The program has come to its end, well; what is not written by then is."""
-    for directory in list(_first_ranks):
+    for directory in filter(os.path.isdir, list(_first_ranks)):
         try:
             if directory in _unwritten:
                 _wait_for_others(directory)

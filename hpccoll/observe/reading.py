@@ -237,7 +237,8 @@ def parse(data: bytes, again: bytes, path: str) -> RankTrace:
         path=path, state=state, state_ns=state_ns, error=_text(data, form.ERROR, form.ERROR_BYTES),
         monotonic_ns=monotonic_ns, wall_ns=wall_ns, **about,
     )  # fmt: skip
-    names = _Table(data, table, min(max(used, 0), total - table))
+    (origin,) = struct.unpack_from("<q", data, form.ORIGIN)
+    names = _Table(data, table, min(max(used, 0), total - table), origin)
     for index in range(min(written, count)):
         at = form.PAGE + index * form.RECORD_BYTES
         call = _call(data[at : at + form.RECORD_BYTES], names)
@@ -346,8 +347,9 @@ def _fingerprint(data: bytes) -> Fingerprint | None:
 class _Table:
     """The table of a file; entries that are not inside it are not there."""
 
-    def __init__(self, data: bytes, begin: int, length: int) -> None:
+    def __init__(self, data: bytes, begin: int, length: int, origin: int) -> None:
         self._data = data
+        self._moved = begin - origin
         self._begin, self._end = begin, begin + length
         self._codes: dict[int, tuple[str, str, int, list[tuple[int, int]]] | None] = {}
 
@@ -368,6 +370,7 @@ class _Table:
         return Place(file, function, lines[index][1] if index >= 0 else first)
 
     def _entry(self, number: int, kind: int) -> bytes | None:
+        number += self._moved if number else 0
         if not self._begin <= number <= self._end - form.ENTRY.size or number % 8:
             return None
         found, length = form.ENTRY.unpack_from(self._data, number)

@@ -143,7 +143,7 @@ class Recorder(Silent):
         self._steps: dict[int, tuple[Planned, int]] = {}
         self._state = _State(segment.path, keep)
         self._begin(writer, table)
-        self._long[form.EVENTS // 8] = events
+        self._long[form.EVENTS // 8], self._long[form.ORIGIN // 8] = events, table
         if native and _native.available():
             from hpccoll._native import _core
 

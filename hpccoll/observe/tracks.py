@@ -207,15 +207,17 @@ def _of_call(
     end_ns = max(call.ended_ns if over else last_ns, call.entered_ns)
     begin, end = clocks.of(trace, call.entered_ns), clocks.of(trace, end_ns)
     details: dict[str, Any] = {"communicator": label, "sequence": call.sequence}
+    name = call.collective
     if call.called is not None:
         fields = call.called.fields()
+        name = fields["collective"]
         details |= {"dtype": fields["dtype"], "count": call.called.count, "operator": fields["operator"]}
     details |= {"plan": call.plan, "line": str(call.place) if call.place else "", "error": call.error}
     if not over:
         details["state"] = f"not over: {form.STATES[call.state]}"
     track = PROGRESS if call.how == form.STARTED else program
     found = Slice(
-        track, call.collective, "started" if track == PROGRESS else "call", begin, max(begin, end),
+        track, name, "started" if track == PROGRESS else "call", begin, max(begin, end),
         {name: value for name, value in details.items() if value not in ("", None)},
     )  # fmt: skip
     agreed = clocks.of(trace, call.agreed_ns) if call.agreed_ns else 0
