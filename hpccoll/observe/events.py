@@ -97,7 +97,7 @@ def note_step(
         events.put(
             form.BUCKET, began, max(began, min(ended, end)), step, recorder.text(label(number)), -1, -1, 0
         )
-    events.put(form.STEP, begin, end, step, recorder.text("wait for buckets"), -1, -1, 0)
+    events.put(form.STEP_WAITED, begin, end, step, recorder.text("wait for buckets"), -1, -1, 0)
 
 
 def _perf_ns(seconds: float) -> int:

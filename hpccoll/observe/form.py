@@ -52,7 +52,6 @@ BYTES_DONE, BYTES_TOTAL, CALLER, PLAN, STEPS, ERROR_TEXT, COLLECTIVE = 104, 112,
 NOTHING, ENTERED, AGREED, MOVING, DONE, FAILED, REFUSED = range(7)
 STATES = ("nothing", "entered", "agreed", "moving", "done", "failed", "refused")
 
-FORM = 82
 BLOCKING, STARTED = range(2)  # whether the caller waits; as in _native/repeats.h
 
 FAMILIES = ("", "WORLD", "NODE", "NVLINK", "LEADERS", "RAIL", "messages")
@@ -62,7 +61,7 @@ EVENT = struct.Struct("<Q4qI3iQQ")
 # Kinds of events: operations by their code (plans/program.py), and these: a part of the program that it
 # named, a wait for a started call, a bucket, the wait for a step of buckets, the enqueuing of a call on a
 # device, and its time there.  The number of WAITED is that of _native/recorder.h.
-SPAN, WAITED, BUCKET, STEP, ENQUEUED, ON_DEVICE = range(64, 70)
+SPAN, WAITED, BUCKET, STEP_WAITED, ENQUEUED, ON_DEVICE = range(64, 70)
 
 # Entries of the table: kind 1, 3 bytes of nothing, length of the rest 4, and that, padded to 8.
 ENTRY = struct.Struct("<B3xI")

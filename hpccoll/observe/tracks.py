@@ -175,7 +175,7 @@ def _slices(
 _EVENTS = {
     form.SPAN: (PROGRAM, "part", "{}"),
     form.WAITED: (PROGRAM, "wait", "wait for {}"),
-    form.STEP: (PROGRAM, "wait", "{}"),
+    form.STEP_WAITED: (PROGRAM, "wait", "{}"),
     form.BUCKET: (BUCKETS, "bucket", "{}"),
     form.ENQUEUED: (PROGRAM, "enqueue", "enqueue {}"),
     form.ON_DEVICE: (DEVICE, "device", "{}"),
@@ -193,7 +193,7 @@ def _at(
 ) -> Slice:
     begin_ns, end_ns = clocks.of(trace, event.begin_ns), clocks.of(trace, event.end_ns)
     found = Slice(track, name, kind, begin_ns, max(begin_ns, end_ns), details)
-    if event.kind in (form.STEP, form.BUCKET):
+    if event.kind in (form.STEP_WAITED, form.BUCKET):
         found.details["step"] = event.sequence
     if event.nbytes:
         found.details["bytes"] = event.nbytes

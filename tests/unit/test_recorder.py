@@ -87,7 +87,7 @@ def test_a_call_is_read_as_it_was_written(make: Make) -> None:
 
 def test_the_last_calls_are_kept(make: Make) -> None:
     recorder = make()
-    kept = form.sizes(SMALL)[0]
+    kept = form.shares(SMALL, False)[0]
     make_calls(recorder, 3 * kept + 5)
     trace = read_file(path_of(recorder))
     assert list(trace.calls) == list(range(2 * kept + 5, 3 * kept + 5))
@@ -97,7 +97,7 @@ def test_the_last_calls_are_kept(make: Make) -> None:
 def test_a_call_that_outlasts_the_ring_writes_over_no_other(make: Make) -> None:
     recorder = make()
     recorder.enter("allreduce", 0)
-    for sequence in range(1, form.sizes(SMALL)[0] + 1):
+    for sequence in range(1, form.shares(SMALL, False)[0] + 1):
         recorder.enter("barrier", sequence)
         recorder.end(sequence)
     recorder.called(0, fingerprint(0))
