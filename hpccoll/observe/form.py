@@ -60,7 +60,8 @@ EVENT_BYTES = 72
 EVENT = struct.Struct("<Q4qI3iQQ")
 # Kinds of events: operations by their code (plans/program.py), and these: a part of the program that it
 # named, a wait for a started call, a bucket, the wait for a step of buckets, the enqueuing of a call on a
-# device, and its time there.  The number of WAITED is that of _native/recorder.h.
+# device, and its time there (with the error of its clock, in us, as `step`).  The number of WAITED is that of
+# _native/recorder.h.
 SPAN, WAITED, BUCKET, STEP_WAITED, ENQUEUED, ON_DEVICE = range(64, 70)
 
 # Entries of the table: kind 1, 3 bytes of nothing, length of the rest 4, and that, padded to 8.

@@ -195,6 +195,8 @@ def _at(
     found = Slice(track, name, kind, begin_ns, max(begin_ns, end_ns), details)
     if event.kind in (form.STEP_WAITED, form.BUCKET):
         found.details["step"] = event.sequence
+    if event.kind == form.ON_DEVICE:
+        found.details["clock_error_us"] = event.step
     if event.nbytes:
         found.details["bytes"] = event.nbytes
     return found

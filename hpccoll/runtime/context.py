@@ -647,6 +647,7 @@ class Context:
             if metrics is not None:
                 told.extend((yield from collected(self.private, metrics.told())))
             if self.config.trace:
+                self.on_devices.note_times()
                 self.recorder.measured((yield from measured(self.private, self.machine.hosts_layout)))
                 part = parts.packed(self.recorder.finished(parts.MOST_BYTES // self.size))
                 timelines.extend((yield from collected(self.private, part)))

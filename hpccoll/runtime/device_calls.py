@@ -25,7 +25,7 @@ from hpccoll.calls import Call
 from hpccoll.errors import AbortedError, HpccollError, MismatchError, UsageError
 from hpccoll.memory.device import array_of, check_dtype, is_captured
 from hpccoll.memory.shared import gathered
-from hpccoll.observe.metrics import Timing
+from hpccoll.observe.metrics import Timing, named, size_of
 from hpccoll.observe.snapshot import BLOCKING, STARTED
 from hpccoll.runtime.device_checks import DeviceChecks, code_of
 from hpccoll.runtime.device_watch import WATCH
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from hpccoll.runtime.between import Passage
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl, DeviceSide
+    from hpccoll.runtime.device_times import DeviceTimes, TimedTape
     from hpccoll.runtime.streams import Pinned
+    from hpccoll.runtime.tape import Tape
 
 LOG = logging.getLogger("hpccoll")
 PATIENCE_S = 0.75  # for the news of why NCCL has failed
@@ -61,6 +63,7 @@ class DeviceCalls:
         self.checks = DeviceChecks(context.config)
         self._compared: tuple[int, int] | None = None  # what the ranks are about to compare
         self.replays: Replays | None = None
+        self.times: DeviceTimes | None = None  # where a timeline is wanted
 
     @property
     def side(self) -> DeviceSide:
@@ -193,8 +196,11 @@ class DeviceCalls:
     def _enqueue(self, kind: ByNccl, call: Call, stream: int, form: str = BLOCKING) -> None:
         passage = self._cross(call) if kind.by_mpi else None
         try:
-            with self.side.device:
-                self.side.enqueue(kind, call, stream)
+            if self.times is None:
+                self._put_on(kind, call, stream)
+            else:
+                label, nbytes = self._words(call, kind.program.name)
+                self.times.timed(label, nbytes, stream, lambda: self._put_on(kind, call, stream))
         except BaseException as error:
             give_up(self._context, error, call.collective)
             raise
@@ -208,6 +214,22 @@ class DeviceCalls:
         # Copies made for it go in the order of their own stream; what a graph uses is the caller's to keep.
         if any(home_of(array).stream != stream for array in call.arrays) and not self._captured(stream):
             self.side.kept.until_now(stream, call)
+
+    def _put_on(self, kind: ByNccl, call: Call, stream: int) -> None:
+        with self.side.device:
+            self.side.enqueue(kind, call, stream)
+
+    def _words(self, call: Call, name: str) -> tuple[str, int]:
+        """What the timeline says of a call, and its bytes."""
+        return f"{named(call)} (nccl, {name})", size_of(call, self._context.size)
+
+    def timed_tape(self, tape: Tape, call: Call, name: str) -> Tape | TimedTape:
+        """A tape, timed where a timeline is wanted."""
+        if self.times is None:
+            return tape
+        from hpccoll.runtime.device_times import TimedTape
+
+        return TimedTape(tape, self.times, *self._words(call, name))
 
     def _cross(self, call: Call) -> Passage:
         """Start the host's part of the steps between nodes that are enqueued next."""
@@ -224,6 +246,11 @@ class DeviceCalls:
         """The stream may be waited for outside of hpccoll, where nothing moves MPI on without a worker."""
         if kind.by_mpi and not _has_worker():
             self.wait_for_mpi()
+
+    def note_times(self) -> None:
+        """The times of calls that are complete go into the timeline."""
+        if self.times is not None:
+            self.times.flush()
 
     def wait_for_host(self) -> None:
         """Until all that the host does for calls that are enqueued is done.  Raises its errors."""
@@ -434,7 +461,16 @@ class DeviceCalls:
             self.replays = Replays(context)
             if not self._side.reason:
                 WATCH.add(self)
+                self._time_calls(self._side)
         return self._side
+
+    def _time_calls(self, side: DeviceSide) -> None:
+        """Where a timeline is wanted, calls are timed from now on."""
+        recorder = self._context.recorder
+        if recorder.events is not None:
+            from hpccoll.runtime.device_times import DeviceTimes
+
+            self.times = DeviceTimes(recorder, recorder.events, side.device, side.own_stream)
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -540,6 +576,8 @@ class DeviceCalls:
         if self._side is not None:
             if self.replays is not None:
                 self.replays.forget()
+            if self.times is not None:
+                self.times.close()
             self._side.release()
             self._side = self.replays = None
 

@@ -18,6 +18,7 @@ from hpccoll.observe.snapshot import BLOCKING
 if TYPE_CHECKING:
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl
+    from hpccoll.runtime.device_times import TimedTape
     from hpccoll.runtime.tape import Tape
 
 IN_PLACE = MPI.IN_PLACE
@@ -43,7 +44,7 @@ class Known(NamedTuple):
 
     counted: tuple[str, str]
     code: int
-    tape: Tape
+    tape: Tape | TimedTape
     measure: Callable[[], None] | None
 
 
@@ -106,7 +107,8 @@ class Replays:
             return None
         tape, metrics, name = side.written(kind, call), self._context.metrics, kind.program.name
         measure = None if metrics is None else metrics.on_device(call, name, form)
-        return Known((call.collective, name), kind.code, tape, measure)
+        timed = self._context.on_devices.timed_tape(tape, call, name)
+        return Known((call.collective, name), kind.code, timed, measure)
 
     def forget(self) -> None:
         """Let go of all of them."""

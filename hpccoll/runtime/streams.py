@@ -65,6 +65,19 @@ class Device:
         checked(driver.cuEventRecord(event, stream), "cuEventRecord")
         return event
 
+    def timer(self) -> Any:
+        """An event that knows its time, whoever made it gives it to nobody else."""
+        return checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT), "cuEventCreate")
+
+    def record(self, event: Any, stream: int) -> None:
+        """The event is complete once all that is on a stream by now is; the device is current."""
+        checked(driver.cuEventRecord(event, stream), "cuEventRecord")
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """From one timer, which is complete, to another."""
+        with self:
+            return round(1e6 * checked(driver.cuEventElapsedTime(first, last), "cuEventElapsedTime"))
+
     def follow(self, stream: int, event: Any) -> None:
         """What comes on a stream from now on waits for an event."""
         checked(driver.cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
