@@ -1,6 +1,7 @@
 """What it costs that calls are counted and timed: the same calls with and without, in turn in one run.
 
     mpiexec -n 2 python -m benchmarks.metrics [--rounds 100] [--without-recorder] [--without-extension]
+    mpiexec -n 2 python -m benchmarks.metrics --timeline            # what a timeline costs (HPCCOLL_TRACE)
 
 Three communicators take turns: without metrics, with them, and a second one without, whose difference from
 the first is what cannot be told from noise. A round times a number of all-reduces in a row on each. Shown are
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -32,6 +34,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--without-recorder", action="store_true", help="recorder off")
     parser.add_argument("--without-extension", action="store_true", help="native off")
+    parser.add_argument("--timeline", action="store_true", help="a timeline in the place of metrics")
     parser.add_argument("--json", metavar="FILE", help="the same as JSON, from rank 0")
     options = parser.parse_args()
     settings = {
@@ -39,25 +42,33 @@ def main() -> int:
         "recorder": "off" if options.without_recorder else "on",
     }
     world = MPI.COMM_WORLD
-    without, counted, control = (
-        hpccoll.Communicator(world, metrics=metrics, **settings) for metrics in ("0", "count", "0")
-    )
-    rows = []
-    for nbytes, calls in CALLS.items():
-        times = measure((without, counted, control), nbytes, calls, options.rounds)
-        rows.append({"nbytes": nbytes, "us": 1e6 * float(np.median(times[0]))})
-        for name, column in (("metrics", times[1]), ("control", times[2])):
-            rows[-1][name] = [*(1e9 * difference(column - times[0])), 1e9 * (column.min() - times[0].min())]
-    for comm in (without, counted, control):
-        comm.close()
+    with tempfile.TemporaryDirectory() as directory:
+        compared = {"trace": world.bcast(directory)} if options.timeline else {"metrics": "count"}
+        rows = compare(compared, settings, options.rounds)
     if world.rank == 0:
-        show(rows)
+        show(rows, "a timeline" if options.timeline else "metrics")
         if options.json:
             with open(options.json, "w") as file:
                 json.dump(
                     [{key: np.asarray(value).tolist() for key, value in row.items()} for row in rows], file
                 )
     return 0
+
+
+def compare(compared: dict[str, str], settings: dict[str, object], rounds: int) -> list[dict[str, object]]:
+    """A row for each size, of calls with these settings besides and without."""
+    without, counted, control = (
+        hpccoll.Communicator(MPI.COMM_WORLD, **settings, **more) for more in ({}, compared, {})
+    )
+    rows = []
+    for nbytes, calls in CALLS.items():
+        times = measure((without, counted, control), nbytes, calls, rounds)
+        rows.append({"nbytes": nbytes, "us": 1e6 * float(np.median(times[0]))})
+        for name, column in (("metrics", times[1]), ("control", times[2])):
+            rows[-1][name] = [*(1e9 * difference(column - times[0])), 1e9 * (column.min() - times[0].min())]
+    for comm in (without, counted, control):
+        comm.close()
+    return rows
 
 
 def measure(
@@ -91,8 +102,8 @@ def difference(of_rounds: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([np.median(of_rounds), low, high])
 
 
-def show(rows: list[dict[str, object]]) -> None:
-    heading = f"{'with metrics':>32}  {'fastest':>9}  {'control':>32}  {'fastest':>9}"
+def show(rows: list[dict[str, object]], what: str) -> None:
+    heading = f"{f'with {what}':>32}  {'fastest':>9}  {'control':>32}  {'fastest':>9}"
     print(f"{'bytes':>9}  {'a call':>10}  {heading}")
     for row in rows:
         us = row["us"]

@@ -231,7 +231,9 @@ class _Picture:
                 self._bar(axes, one, at, thick, BUCKET, edgecolor="white", linewidth=0.6)
                 self._label(axes, one, at + thick / 2)
             else:
-                self._bar(axes, one, at, thick, _colour_of(track, one), edgecolor="white", linewidth=0.2)
+                wide = one.end - one.begin > 0.004 * (self._end - self._begin)  # an edge would cover it else
+                edge = 0.2 if wide else 0.0
+                self._bar(axes, one, at, thick, _colour_of(track, one), edgecolor="white", linewidth=edge)
 
     def _bar(self, axes: Any, one: Bar, top: float, height: float, colour: str, **style: Any) -> None:
         begin, end = max(one.begin, self._begin), min(one.end, self._end)

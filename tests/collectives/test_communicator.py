@@ -25,9 +25,9 @@ OURS = (
     hpccoll.DistgraphCommunicator,
 )
 ADDED = {
-    "algorithms", "close", "config", "device", "device_path", "dump_trace", "empty", "explain", "forced",
-    "full", "is_uniform", "last_error", "local_rank", "local_size", "machine", "message_path", "metrics",
-    "node", "node_count", "tally", "zeros",
+    "algorithms", "annotate", "close", "config", "device", "device_path", "dump_trace", "empty", "explain",
+    "forced", "full", "is_uniform", "last_error", "local_rank", "local_size", "machine", "message_path",
+    "metrics", "node", "node_count", "tally", "zeros",
 }  # fmt: skip
 # These take the CUDA stream of device arrays besides.
 ON_STREAMS = frozenset(
