@@ -15,7 +15,7 @@ averaged over the ranks after that, by one Allreduce (`after`), or meanwhile, by
     step       median over the rounds of the slowest rank's time
     compute    the same of the computation alone
     efficiency the computation of one host by the step: 100 % where communication and more hosts cost nothing
-    of cores   the computation of as many hosts by the step: what communication alone costs
+    of compute the computation of as many hosts by the step: what communication alone costs
     hidden     of the time that buckets were under way: what the program did not wait for
 """
 
@@ -128,11 +128,11 @@ def complete(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         row["compute_s"] = alone[row["kind"], row["hosts"]]
         row["efficiency"] = alone[row["kind"], fewest] / row["step_s"]
-        row["of_cores"] = row["compute_s"] / row["step_s"]
+        row["of_compute"] = row["compute_s"] / row["step_s"]
         row["hidden_percent"] = statistics.median(row["hidden"]) if row["hidden"] else None
 
 
-HEADINGS = ("computation", "hosts", "averaged", "step ms", "compute ms", "efficiency", "of cores", "hidden")
+HEADINGS = ("computation", "hosts", "averaged", "step ms", "compute ms", "efficiency", "of compute", "hidden")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['step_s'] * 1e3:.0f}",
         f"{row['compute_s'] * 1e3:.0f}",
         f"{row['efficiency']:.0%}",
-        f"{row['of_cores']:.0%}",
+        f"{row['of_compute']:.0%}",
         "" if hidden is None else f"{hidden:.0f} %",
     )
 

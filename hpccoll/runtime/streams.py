@@ -66,7 +66,7 @@ class Device:
         return event
 
     def timer(self) -> Any:
-        """An event that knows its time, whoever made it gives it to nobody else."""
+        """A fresh event that knows its time; slower than others, which `event` keeps apart."""
         return checked(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT), "cuEventCreate")
 
     def record(self, event: Any, stream: int) -> None:
@@ -76,7 +76,8 @@ class Device:
     def elapsed_ns(self, first: Any, last: Any) -> int:
         """From one timer, which is complete, to another."""
         with self:
-            return round(1e6 * checked(driver.cuEventElapsedTime(first, last), "cuEventElapsedTime"))
+            milliseconds = float(checked(driver.cuEventElapsedTime(first, last), "cuEventElapsedTime"))
+        return round(1e6 * milliseconds)
 
     def follow(self, stream: int, event: Any) -> None:
         """What comes on a stream from now on waits for an event."""
