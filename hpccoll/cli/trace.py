@@ -172,6 +172,9 @@ def _as_dict(jobs: Sequence[tuple[Job, Sequence[Finding]]], problems: Sequence[s
     }
 
 
+_STATES = ("at work", "closed", "left", "over")  # form.AT_WORK and so on
+
+
 def _rank(job: Job, trace: RankTrace) -> dict[str, Any]:
     return {
         "rank": trace.rank,
@@ -179,7 +182,7 @@ def _rank(job: Job, trace: RankTrace) -> dict[str, Any]:
         "host": trace.host,
         "pid": trace.pid,
         "process": job.processes[trace.rank],
-        "state": ("at work", "closed", "left")[trace.state] if 0 <= trace.state <= 2 else "unknown",
+        "state": _STATES[trace.state] if 0 <= trace.state < len(_STATES) else "unknown",
         "error": trace.error,
         "path": trace.path,
         "torn": trace.torn,

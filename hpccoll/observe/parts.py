@@ -17,7 +17,6 @@ import contextlib
 import glob
 import logging
 import os
-import sys
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -66,7 +65,7 @@ def keep(directory: str, timelines: Sequence[bytes], own: Silent) -> None:
         others = [one for one in files.open_recorders if one.events is not None and one is not own]
         if directory in _first_ranks and not others:
             write(directory)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         _warn(directory, error)
 
 
@@ -81,7 +80,7 @@ def leave() -> None:
                 for one in _of_this_job(directory):
                     if one.state in (form.LEFT, form.OVER):
                         files.remove(one.path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             _warn(directory, error)
 
 
@@ -147,10 +146,8 @@ def _is_at_work(path: str) -> bool:
         return False
 
 
-def _warn(directory: str, error: OSError) -> None:
-    logging.getLogger("hpccoll").warning(
-        "the timeline cannot be written to %s: %s", directory, error.strerror or sys.exc_info()[1]
-    )
+def _warn(directory: str, error: Exception) -> None:
+    logging.getLogger("hpccoll").warning("the timeline cannot be written to %s: %s", directory, error)
 
 
 def _forget() -> None:
