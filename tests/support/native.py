@@ -21,7 +21,7 @@ __all__ = [
 NATIVE = REPOSITORY / "hpccoll" / "_native"
 HARNESS = REPOSITORY / "tests" / "native" / "harness"
 # The files that the harness drives; of what they have for Python nothing is linked.
-ENGINE = ("copy", "execution", "group", "kernels", "network", "slots")
+ENGINE = ("copy", "execution", "group", "kernels", "network", "slots", "wire")
 COMMON = ("-std=gnu11", "-pthread", "-fvisibility=hidden", "-g", "-Wall", "-Wextra", "-Werror")
 ADDRESSES = (
     "-O1",

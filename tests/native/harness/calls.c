@@ -321,10 +321,13 @@ new_part(Round *round, int64_t me, Group *group, Kernel *kernel)
         PLAIN(round->input[me], room(round)), PLAIN(round->output[me], room(round)),
         PLAIN(part->scratch, room(round)),
     };
-    PyObject *memory[MEMORIES] = {(PyObject *)plain, (PyObject *)(plain + 1), (PyObject *)(plain + 2)};
+    /* The last one is for elements that travel otherwise, of which there are none. */
+    PyObject *memory[MEMORIES] = {(PyObject *)plain, (PyObject *)(plain + 1), (PyObject *)(plain + 2),
+                                  (PyObject *)(plain + 2)};
     for (int64_t i = 0; i < EXECUTIONS; ++i) {
         part->executions[i] =
-            new_execution(&execution_type, &part->made[i].program, memory, ELEMENT, NULL, group, kernel, 0, 1);
+            new_execution(&execution_type, &part->made[i].program, memory, ELEMENT, NULL, group, kernel, 0, 1,
+                          NO_WIRE);
         MUST(part->executions[i] != NULL);
     }
     return part;

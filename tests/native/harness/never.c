@@ -29,6 +29,7 @@ refused(const char *reason)
     }
 
 NEVER(_Py_Dealloc)
+NEVER(ring_put) /* nothing is observed */
 NEVER(PyErr_Fetch)
 NEVER(PyErr_GetRaisedException)
 NEVER(PyErr_NoMemory)
