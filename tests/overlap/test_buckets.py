@@ -256,3 +256,22 @@ def test_times(communicator: Make, layout: str) -> None:
         assert times.exposed_s <= times.wait_s + 1e-9
         make_step(comm, buckets, arrays, 1)
         assert buckets.total_times == times + buckets.times
+
+
+@layouts({"": (2,)})
+def test_metrics_have_the_steps_of_a_communicator(communicator: Make, layout: str) -> None:
+    comm = communicator(layout=layout, metrics="count")
+    gradients = [np.ones(5000) for _ in range(4)]
+    with GradientBuckets(comm, gradients, bucket_bytes=40_000) as buckets:
+        for step in range(1, 4):
+            for number in reversed(range(4)):
+                buckets.ready(number)
+            buckets.wait()
+            assert comm.metrics(reset=True).steps == buckets.times
+            assert buckets.times.steps == 1
+            assert comm.metrics().steps.steps == 0
+            assert buckets.total_times.steps == step
+        assert buckets.times.in_flight_s > 0
+        rows = comm.metrics()
+        assert rows.hidden_s >= 0
+        assert rows.exposed_s >= 0

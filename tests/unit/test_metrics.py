@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hpccoll.config import Config, load
 from hpccoll.errors import UsageError
 from hpccoll.observe.meter import TIME_BINS, PythonMeter, Sums, new_meter
 from hpccoll.observe.metrics import class_of
+from hpccoll.observe.overlapped import Times
 from hpccoll.observe.rates import NETWORK, NODE, Rate, Rates, nominal_network, nominal_rates
 from hpccoll.observe.snapshot import BLOCKING, HOST, NCCL, STARTED, Kind, row_of
 from hpccoll.observe.summary import Told, together
@@ -176,6 +178,17 @@ def test_one_rank_of_several() -> None:
     found = together("", 3, "3", Rates(), [told(2)])
     assert "a communicator, 3 ranks on layout 3, as rank 2 alone saw them" in found.text()
     assert {line.last for line in found.lines} == {None}
+
+
+def test_steps_of_buckets_are_those_of_the_mean_rank() -> None:
+    both = [replace(told(rank), steps=Times(4, 2.0 + rank, 1.0, 1.5)) for rank in (0, 1)]
+    assert Told.from_bytes(both[1].to_bytes()).steps == both[1].steps
+    found = together("solver", 2, "2", Rates(), both)
+    assert found.steps == Times(4, 2.5, 1.0, 1.5)
+    assert found.steps.mean == Times(1, 0.625, 0.25, 0.375)
+    shares = "375 ms hidden (60 %), 250 ms exposed; 375 ms in wait()"
+    assert f"steps of buckets: 4, of each 625 ms under way: {shares}" in found.text()
+    assert json.loads(next(iter(found.json_lines())))["steps"]["hidden_s"] == 1.5
 
 
 def test_the_keys_are_documented() -> None:
