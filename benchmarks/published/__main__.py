@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.published.figures import HOST_US, SOURCES, Figure, figures, recorded
+from benchmarks.published.figures import ALONE_BETWEEN_US, ALONE_US, SOURCES, Figure, figures, recorded
 from hpccoll.plans.links import CALIBRATED, CLASSES
 from hpccoll.plans.text import bytes_text
 
@@ -123,7 +123,7 @@ def main() -> None:
         DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
         return
     print("\n\n".join(tables().values()))
-    print(f"\nPyTorch's host side of a call: {HOST_US:g} us")
+    print(f"\nIn the time of a call timed alone: {ALONE_US:g} us, between nodes {ALONE_BETWEEN_US:g} us")
 
 
 if __name__ == "__main__":

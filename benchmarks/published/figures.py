@@ -4,8 +4,8 @@
 
 algorithm: the one that was forced, where one was.
 timing: `queued` calls follow each other on the device; of `each call` the host's part is in the time.
-use: the link class whose latency was fitted to this figure, or `disputed`: a later figure of the same author
-    for the same machines is further from it than the bound allows.
+use: what was fitted to this figure: the latency of a link class, the `NVLS tree`'s part of the network, or what
+    a call takes longer that is timed alone (`calls between nodes`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ SOURCES = {
     "h200-nodes": "stas00/ml-engineering, TODO.md, 4 nodes, and " + _ML + "README.md, Multiple node training",
     "dgx-a100-nodes": "NVIDIA/nccl#812, #1576: 8 HDR cards a node, large sizes; taken for 4 nodes and 8 GiB",
 }
-# What PyTorch's host side adds to each call that finds an idle GPU: "20-30 us", benchmarks/README.md.
-HOST_US = 25.0
+# What is in the time of each call that is timed alone besides the call, on an idle GPU and after a barrier.  On
+# one node PyTorch's host side: "20-30 us", benchmarks/README.md.  Between nodes also that ranks come at different
+# times ("reaching the first one at slightly different times", there); fitted to the least time of that sweep.
+ALONE_US = 25.0
+ALONE_BETWEEN_US = 251.0
 LARGE = 256 << 20
 RESULTS = Path(__file__).parents[1] / "results" / "cluster-2-4-hosts-1gbit-2026-11-30.json"
 RECIPE_NAMES = {recipe.name for recipe in RECIPES["allreduce"]}
-DISPUTED = "disputed"
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,13 @@ class Figure:
         }
         name = min(times, key=times.__getitem__)
         time_s = times[name] if self.algorithm else self._price()
-        return time_s * 1e6 + (HOST_US if self.timing == "each call" else 0), name
+        return time_s * 1e6 + self._besides_us, name
+
+    @property
+    def _besides_us(self) -> float:
+        if self.timing == "queued":
+            return 0.0
+        return ALONE_US if self.nodes == 1 else ALONE_BETWEEN_US
 
     def _price(self) -> float:
         """Of a plain call on bytes of float32, as `hpccoll plan --machine` has it."""
@@ -93,7 +101,7 @@ class Figure:
 
     @property
     def calibrates(self) -> str:
-        """The link class that has its latency from this figure."""
+        """What was fitted to this figure."""
         return self.use.removeprefix("calibrates ") if self.use.startswith("calibrates ") else ""
 
     @property

@@ -12,7 +12,7 @@ leaves the node, which a ring or tree does at the same time:
 for an all-reduce of S bytes by n GPUs on N nodes of P; a ring has half of both for an all-gather or a
 reduce-scatter, and S bytes for a broadcast or a reduction.  Protocols and their parts of the bandwidth are
 facts of NCCL (2.20, src/graph/tuning.cc; PAT: 2.23), the same at every size; the corrections by size that its
-tuner makes for trees are left out.  Sources: bytes of trees NVIDIA/nccl#457, of NVLS nccl-tests#212; PAT:
+tuner makes for trees are left out.  The part of the network that the NVLS tree gets is fitted.  Sources: bytes of trees NVIDIA/nccl#457, of NVLS nccl-tests#212; PAT:
 arXiv 2506.20252.
 """
 
@@ -48,6 +48,8 @@ LL128 = Protocol(14.0, 1.3, 1.3, 0.92, 0.92 * 120 / 128)
 SIMPLE = Protocol(8.4, 2.8, 11.3, 1.0, 0.92)
 PROTOCOLS = {"LL": LL, "LL128": LL128, "Simple": SIMPLE}
 PAT_PART = 0.75
+# Fitted to the one figure of it that there is (docs/cost-model.md): 4 GiB between 4 nodes of H200.
+NVLS_TREE_PART = 0.83
 
 
 class Spread(NamedTuple):
@@ -216,7 +218,7 @@ def _in_switch(spread: Spread, nbytes: int, fabric: Fabric, switch: LinkClass) -
         switch.latency_us + hops * _network_hop_us(fabric, SIMPLE),
         between=_tree_bytes(spread, nbytes),
         switched=nbytes * (spread.most + 1) / spread.most,
-        part=SIMPLE.tree,
+        part=NVLS_TREE_PART,
     )
 
 
