@@ -4,8 +4,8 @@
 
 algorithm: the one that was forced, where one was.
 timing: `queued` calls follow each other on the device; of `each call` the host's part is in the time.
-use: what was fitted to this figure: the latency of a link class, the `NVLS tree`'s part of the network, or what
-    a call takes longer that is timed alone (`calls between nodes`).
+use: what was fitted to this figure: the latency of a link class, the `NVLS tree`'s part of the network, or
+    what a call takes longer that is timed alone (`calls between nodes`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ SOURCES = {
     "h200-nodes": "stas00/ml-engineering, TODO.md, 4 nodes, and " + _ML + "README.md, Multiple node training",
     "dgx-a100-nodes": "NVIDIA/nccl#812, #1576: 8 HDR cards a node, large sizes; taken for 4 nodes and 8 GiB",
 }
-# What is in the time of each call that is timed alone besides the call, on an idle GPU and after a barrier.  On
-# one node PyTorch's host side: "20-30 us", benchmarks/README.md.  Between nodes also that ranks come at different
-# times ("reaching the first one at slightly different times", there); fitted to the least time of that sweep.
+# What is in the time of each call that is timed alone, on an idle GPU and after a barrier, besides the call.
+# On one node PyTorch's host side: "20-30 us", benchmarks/README.md.  Between nodes also that ranks come at
+# different times, as that page says; fitted to the least time of that sweep.
 ALONE_US = 25.0
 ALONE_BETWEEN_US = 251.0
 LARGE = 256 << 20

@@ -12,8 +12,8 @@ leaves the node, which a ring or tree does at the same time:
 for an all-reduce of S bytes by n GPUs on N nodes of P; a ring has half of both for an all-gather or a
 reduce-scatter, and S bytes for a broadcast or a reduction.  Protocols and their parts of the bandwidth are
 facts of NCCL (2.20, src/graph/tuning.cc; PAT: 2.23), the same at every size; the corrections by size that its
-tuner makes for trees are left out.  The part of the network that the NVLS tree gets is fitted.  Sources: bytes of trees NVIDIA/nccl#457, of NVLS nccl-tests#212; PAT:
-arXiv 2506.20252.
+tuner makes for trees are left out.  The part of the network that the NVLS tree gets is fitted.
+Sources: bytes of trees NVIDIA/nccl#457, of NVLS nccl-tests#212; PAT: arXiv 2506.20252.
 """
 
 from __future__ import annotations
