@@ -13,6 +13,7 @@ from typing import Any
 
 from hpccoll.errors import UsageError
 from hpccoll.observe.rates import parse_rates
+from hpccoll.plans.machines import MACHINES
 from hpccoll.plans.steps import WIRE_DTYPES
 
 PREFIX = "HPCCOLL_"
@@ -21,6 +22,8 @@ RECORDER = ("on", "off")
 SIGNALS = ("", "SIGUSR1", "SIGUSR2", "SIGHUP")
 DEVICE_PATHS = ("auto", "nccl", "host")
 INTERNODE = ("nccl", "mpi")
+UNPRICED = "none"
+DEVICE_MACHINES = ("", UNPRICED, *(name for name, one in MACHINES.items() if one.links.fabric is not None))
 LIFELINES = ("on", "off")
 DEVICE_MESSAGES = ("auto", "mpi", "host")
 WIRE = ("", *WIRE_DTYPES)
@@ -98,6 +101,10 @@ class Config:
     internode: str = "nccl"
     """How device arrays travel between nodes, where NCCL is used: "nccl", or "mpi", through pinned memory and
     the plans of host arrays, chunk by chunk while NCCL is at work inside the nodes."""
+
+    device_machine: str = ""
+    """A machine of `hpccoll plan --help`, such as "dgx-h100": by its links plans of device arrays are priced
+    where none was measured.  "none": nothing is priced, and NCCL's own calls are taken.  Unset: detected."""
 
     device_checks_first: int = 16
     """So many calls on device arrays, from a communicator's first on, are agreed on by all ranks before they
@@ -182,6 +189,7 @@ class Config:
             ("device_path", DEVICE_PATHS),
             ("internode", INTERNODE),
             ("device_messages", DEVICE_MESSAGES),
+            ("device_machine", DEVICE_MACHINES),
             ("wire_dtype", WIRE),
             ("lifelines", LIFELINES),
             ("recorder", RECORDER),

@@ -152,7 +152,7 @@ def _joined(survey: Survey, layout: Layout | None) -> list[str]:
     from hpccoll.topology.hardware.domains import joined_layout
 
     joined = None if layout is None else joined_layout(layout, survey)
-    if joined is None or joined.domains == joined.nodes:
+    if layout is None or joined is None or joined.domains in (joined.nodes, layout.domains):
         return []
     groups = " ".join(f"({' '.join(map(str, group))})" for group in joined.domains[:8])
     return [f"NVLink joins the GPUs of other ranks than the nodes do: {groups}"]

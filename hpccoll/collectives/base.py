@@ -27,6 +27,8 @@ from hpccoll.observe.snapshot import Snapshot
 from hpccoll.ops.table import Operator, arithmetic, operator_of
 from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import REDUCTIONS
+from hpccoll.plans.measured import HOST, MEMORIES
+from hpccoll.plans.on_devices import by_nccl
 from hpccoll.runtime.context import Context
 from hpccoll.runtime.enqueued import EnqueuedRequest
 from hpccoll.runtime.planning import Explanation
@@ -63,16 +65,19 @@ class Base(_Intracomm):
 
     # --- what plans there are -------------------------------------------------------------------
 
-    def algorithms(self, collective: str) -> tuple[str, ...]:
+    def algorithms(self, collective: str, memory: str = HOST) -> tuple[str, ...]:
         """The names of the plans that exist for a collective on this layout.
 
         `collective`: allreduce, reduce, broadcast, allgather, reduce_scatter, gather, scatter, alltoall,
-        scan, exscan, barrier.
+        scan, exscan, barrier.  `memory`: where the arrays are, "host" or "device": on devices, between the
+        NVLink domains and of NCCL's calls.
         Raises: UsageError for another name.  Collective at first use.
         """
         if collective not in RECIPES:
             raise UsageError(f"no collective {collective!r}; there are {', '.join(RECIPES)}")
-        return names(collective, self._used().layout)
+        _check_memory(memory)
+        layout = self._used().machine.layout
+        return names(collective, layout) if memory == HOST else by_nccl(collective, layout.by_domain)
 
     def explain(
         self,
@@ -82,16 +87,21 @@ class Base(_Intracomm):
         dtype: DTypeLike = "float32",
         op: Operation = MPI.SUM,
         root: int = 0,
+        memory: str = HOST,
     ) -> Explanation:
         """Which plan a call would take, and why: what each candidate would cost, and took by measurement.
 
         `nbytes`: the size as nccl-tests counts it (of all blocks for collectives with a block for each rank).
-        Raises: UsageError for an unknown collective or operator.  Collective at first use.
+        `memory`: where the arrays are, "host" or "device".
+        Raises: UsageError for an unknown collective, operator or memory; ResourceError on all ranks where one
+            sees no device.  Collective at first use.
         """
+        _check_memory(memory)
         context = self._used()
         kind = np.dtype(dtype)
         how = arithmetic(operator_of(op), kind) if collective in REDUCTIONS else None
-        return context.planner.explain(collective, nbytes, kind, root, how)
+        where = context.planner if memory == HOST else context.on_devices
+        return where.explain(collective, nbytes, kind, root, how)
 
     def forced(self, algorithm: str) -> AbstractContextManager[None]:
         """Inside `with comm.forced("ring"):` the collectives that have a plan of this name take it.
@@ -426,6 +436,11 @@ class Base(_Intracomm):
             raise UsageError("this communicator is closed")
         if self == MPI.COMM_NULL:
             raise UsageError("this communicator is MPI.COMM_NULL, or was freed")
+
+
+def _check_memory(memory: str) -> None:
+    if memory not in MEMORIES:
+        raise UsageError(f"memory is {memory!r}: must be one of {', '.join(MEMORIES)}")
 
 
 def _prepared(prepare: Prepare, context: Context) -> Call:

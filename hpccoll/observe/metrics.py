@@ -106,7 +106,7 @@ class Metrics:
 
     def _know_rates(self) -> None:
         if not self.rates.nominal:
-            virtual = self._machine.hosts_layout != self._machine.layout
+            virtual = self._machine.hosts_layout != self._machine.layout.by_node
             self.rates.nominal = nominal_rates(virtual, self._machine.node_count > 1)
 
     def _meter(self, kind: Kind) -> Meter:

@@ -34,6 +34,7 @@ class Recipe:
     whole_counts: bool = False
 
     def exists(self, layout: Layout) -> bool:
+        layout = layout.by_node
         if self.two_level and (layout.node_count == 1 or layout.node_count == layout.size):
             return False
         if self.needs_runs and not layout.is_contiguous:
@@ -164,7 +165,7 @@ def make_plan(
     order: Order = Order.ANY,
     wire: str = "",
 ) -> Plan:
-    """The plan called `name` for a collective on a layout.
+    """The plan called `name` for a collective on a layout, between its nodes.
 
     `segment`: the longest message in elements.  `chunks`: parts of the buffer that are on the way at
     the same time (two-level plans; at most one for each element).  `between`: the algorithm between
@@ -175,7 +176,7 @@ def make_plan(
     recipe = recipe_of(collective.name, name, layout)
     chosen = between or (recipe.between[0] if recipe.between else NATIVE)
     used = max(1, min(chunks, collective.elements)) if recipe.chunked else 1
-    steps = recipe.make(collective, layout, chosen, used)
+    steps = recipe.make(collective, layout.by_node, chosen, used)
     return Plan(
         name, collective, layout, steps, segment, used, _order(name, collective, layout, steps, order), wire
     )

@@ -81,7 +81,7 @@ class Fabric:
     """What NCCL has: the links of a node's GPUs, and its network cards.
 
     `inside`: of each GPU; `switch`: the same, where the switch reduces; `network`: of each of the node's
-    `cards`; `gpus`: how many a node has.
+    `cards`; `gpus`: how many a node has.  `pat`: NCCL has its logarithmic algorithm, since 2.23.
     """
 
     gpus: int
@@ -89,6 +89,7 @@ class Fabric:
     switch: LinkClass | None
     cards: int
     network: LinkClass
+    pat: bool = True
 
     @property
     def node_rate(self) -> float:

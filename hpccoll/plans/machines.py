@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from hpccoll.errors import UsageError
 from hpccoll.plans import links
+from hpccoll.plans.detected import links_of
 from hpccoll.plans.links import Fabric, LinkClass, Links
 from hpccoll.topology.layout import Layout
 
@@ -36,8 +37,7 @@ class Machine:
 
 
 def _gpus(gpus: int, inside: LinkClass, switch: LinkClass | None, cards: int, network: LinkClass) -> Links:
-    fabric = Fabric(gpus, inside, switch, cards, network)
-    return Links(network_latency_us=network.latency_us, network_gbs=fabric.node_rate / 1e9, fabric=fabric)
+    return links_of(Fabric(gpus, inside, switch, cards, network))
 
 
 # Two EPYC 7763, by data sheets 204.8 GB/s of memory a socket.  Assumed are 0.8 of it for copies, 2 us for a

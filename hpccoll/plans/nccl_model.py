@@ -169,7 +169,7 @@ def ways(kind: Kind, spread: Spread, nbytes: int, fabric: Fabric) -> dict[str, W
     if kind is Kind.ALLREDUCE and fabric.switch is not None and spread.most > 1:
         name = "NVLS" if spread.nodes == 1 else "NVLS tree"
         found[name] = _in_switch(spread, nbytes, fabric, fabric.switch)
-    if kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) and spread.most == 1:
+    if fabric.pat and kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER) and spread.most == 1:
         found["PAT"] = _pat(spread, nbytes, fabric)
     return found
 

@@ -110,13 +110,13 @@ class Context:
             )
             check_same_settings(self.private, config, deadline)
             self.rank, self.size = self.private.rank, self.private.size
-            self.layout = self.machine.layout
+            self.layout = self.machine.layout.by_node
             self.recorder = open_recorder(self.private, config, self.machine, comm.Get_name(), deadline)
             self.metrics = measure(self.machine, config, comm.Get_name())
             ranks, cores = self._ranks_and_cores()
             self._spin_us = spin_time_us(ranks, cores)
-            times = place.load(self.private, self.machine, config, deadline)
-            self.planner = Planner(self.layout, self.rank, config, times)
+            measured = place.load(self.private, self.machine, config, deadline)
+            self.planner = Planner(self.machine.layout, self.rank, config, measured)
             self.on_devices = DeviceCalls(self)
             self._checksum = checksum_function(config.native) if config.checksums else None
             self._network = (

@@ -27,6 +27,7 @@ from hpccoll.memory.device import array_of, check_dtype, is_captured
 from hpccoll.memory.shared import gathered
 from hpccoll.observe.metrics import Timing, named, size_of
 from hpccoll.observe.snapshot import BLOCKING, STARTED
+from hpccoll.plans.collective import SCANS
 from hpccoll.runtime.device_checks import DeviceChecks, code_of
 from hpccoll.runtime.device_watch import WATCH
 from hpccoll.runtime.enqueued import Bound
@@ -38,10 +39,12 @@ from hpccoll.topology.notation import format_ranks
 from hpccoll.transports.base import Array
 
 if TYPE_CHECKING:
+    from hpccoll.ops.table import Arithmetic
     from hpccoll.runtime.between import Passage
     from hpccoll.runtime.context import Context
     from hpccoll.runtime.device_side import ByNccl, DeviceSide
     from hpccoll.runtime.device_times import DeviceTimes, TimedTape
+    from hpccoll.runtime.planning import Explanation
     from hpccoll.runtime.streams import Pinned
     from hpccoll.runtime.tape import Tape
 
@@ -86,6 +89,26 @@ class DeviceCalls:
         deadline = time.monotonic() + context.config.init_timeout_s
         self._ordinal = choose_ordinal(context.private, os.environ, deadline)
         yield from ()
+
+    def explain(
+        self, name: str, nbytes: int, dtype: np.dtype[Any], root: int, arithmetic: Arithmetic | None
+    ) -> Explanation:
+        """As `Planner.explain`, for arrays on devices.  Collective at first use."""
+        context = self._context
+        if self._side is None:
+            sequence = context.number()
+            context.wait(context.in_turn(sequence, self._get_ready()), "device", sequence, None)
+        how = None if name == "barrier" or name in SCANS else self.side.travels(name, arithmetic, dtype)
+        if how is None:
+            found = context.planner.explain(name, nbytes, dtype, root, arithmetic)
+            way = "NCCL's call over all ranks, and kernels" if name in SCANS else "over the host"
+            return replace(found, why=f"on devices {way}; there: {found.why}")
+        return self.side.explain(name, nbytes, root, how, context.planner.only_now(name, on_device=True))
+
+    def _get_ready(self) -> Waits:
+        if self._ordinal is None:
+            yield from self._choose()
+        self._made_side(self._ordinal or 0)
 
     @property
     def path(self) -> str:
@@ -433,7 +456,7 @@ class DeviceCalls:
         """What tells kinds of calls apart, of facts that all ranks share."""
         operator = call.arithmetic.operator if call.arithmetic is not None else None
         combined = (operator.code, operator.into) if operator is not None else ()
-        only = self._context.planner.only(call.collective, call.asked)
+        only = self._context.planner.only(call.collective, call.asked, on_device=True)
         # What a rank gives and takes in a ragged call the others do not know, but for a reduce-scatter.
         counts = call.gives if call.ragged and call.collective == "reduce_scatter" else call.ragged
         return (call.collective, call.dtype, call.count, call.root, counts, only, combined)
@@ -441,7 +464,7 @@ class DeviceCalls:
     def _learn(self, key: Key, call: Call) -> None:
         some = call.give if call.give.size or call.take is None else call.take.flat
         side = self._made_side(home_of(some).device)
-        kind = side.learn(call, self._context.planner.only(call.collective, call.asked))
+        kind = side.learn(call, self._context.planner.only(call.collective, call.asked, on_device=True))
         self._kinds[key] = None if kind is None else replace(kind, code=code_of(key))
 
     def _made_side(self, ordinal: int) -> DeviceSide:
@@ -452,7 +475,7 @@ class DeviceCalls:
             context = self._context
             self._side = DeviceSide(
                 context.private,
-                context.layout,
+                context.machine.layout,
                 context.config,
                 ordinal,
                 context.planner.measured,

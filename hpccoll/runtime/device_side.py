@@ -12,7 +12,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -23,19 +23,22 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import Home, home_of, unowned
 from hpccoll.calls import Call
-from hpccoll.config import Config
+from hpccoll.config import UNPRICED, Config
 from hpccoll.errors import ResourceError
 from hpccoll.memory import device as memory
 from hpccoll.ops.kernels import conversion
 from hpccoll.ops.on_device import SCALED, Travel, travel
 from hpccoll.ops.table import Arithmetic
-from hpccoll.plans.catalogue import make_plan, names, recipe_of
 from hpccoll.plans.collective import SCANS, Collective
+from hpccoll.plans.detected import HostLinks, fabric_of, links_of
 from hpccoll.plans.hazards import IN_PLACE
+from hpccoll.plans.links import Links
 from hpccoll.plans.lower import lower
-from hpccoll.plans.measured import DEVICE, DeviceFacts, Measured, call_bytes, decide
-from hpccoll.plans.select import CHUNKS
-from hpccoll.plans.steps import NATIVE, Order, Plan
+from hpccoll.plans.machines import machine_of
+from hpccoll.plans.measured import DEVICE, DeviceFacts, Measured, call_bytes
+from hpccoll.plans.on_devices import by_nccl, choose_on_device, plan_on_device
+from hpccoll.plans.select import Choice
+from hpccoll.plans.steps import Order, Plan
 from hpccoll.runtime.between import Bridge, HopsOf
 from hpccoll.runtime.device_blocks import Blocks, PlansOfBlocks
 from hpccoll.runtime.device_combining import Combining
@@ -43,11 +46,12 @@ from hpccoll.runtime.device_groups import DeviceGroups
 from hpccoll.runtime.device_memory import Lease, Registered
 from hpccoll.runtime.device_program import CROSSING, DeviceProgram
 from hpccoll.runtime.elsewhere import Elsewhere
-from hpccoll.runtime.planning import order_of
+from hpccoll.runtime.planning import Explanation, count_of, order_of
 from hpccoll.runtime.streams import Device, Kept, PinnedPool, on_device
 from hpccoll.runtime.tape import GIVEN, Tape
 from hpccoll.topology.agreement import gather
 from hpccoll.topology.devices import shared_devices
+from hpccoll.topology.fabric import own_links
 from hpccoll.topology.gpus import identity, name_of
 from hpccoll.topology.layout import Layout
 from hpccoll.topology.notation import format_ranks
@@ -110,8 +114,8 @@ def _is_the_callers(buffer: Buffer) -> bool:
 class DeviceSide:
     """Made, collectively, with the first call on device arrays; `ordinal` is the device of one of them.
 
-    `look`: raises when the communicator was given up.  `reason`: empty where NCCL is used, else why all
-    ranks' calls go over the host.
+    `layout`: its NVLink domains are what nodes are for arrays on hosts.  `look`: raises when the communicator
+    was given up.  `reason`: empty where NCCL is used, else why all ranks' calls go over the host.
     """
 
     def __init__(
@@ -125,9 +129,10 @@ class DeviceSide:
     ) -> None:
         self._private = private
         self._rank, self._size = private.rank, private.size
-        self._layout = layout
+        self._whole, self._layout = layout, layout.by_domain
         self._config = config
         self._measured = measured
+        self._by_mpi = config.internode == "mpi" and self._layout.node_count > 1
         self.device = Device(ordinal)
         self.reason = self._agree_on_path()
         with self.device:
@@ -136,7 +141,6 @@ class DeviceSide:
         self.elsewhere = Elsewhere(self.device, self.own_stream)
         self.kept = Kept(self.device)
         self.pinned = PinnedPool()
-        self._by_mpi = config.internode == "mpi" and layout.node_count > 1
         self.bridge = Bridge(self.device, self.pinned, self.kept) if self._by_mpi else None
         self.memory = Registered(private, ordinal, self._deadline)
         self._groups = DeviceGroups(private, config, self.device, self.memory, look)
@@ -152,11 +156,13 @@ class DeviceSide:
             "name": name_of(self.device.ordinal),
             "shares": not missing and nccl.may_share_devices(),
             "cupy": find_spec("cupy") is not None,
+            "links": asdict(own_links()),
         }
         texts = gather(self._private, json.dumps(facts).encode(), self._deadline(), "devices of all ranks")
         found = [json.loads(text) for text in texts]
         self._has_cupy = all(fact["cupy"] for fact in found)
-        self._trust(DeviceFacts.of(found[0]["version"], [fact["name"] for fact in found]))
+        self._trust(DeviceFacts.of(found[0]["version"], self._names(found)))
+        self._links, self._not_priced = self._price_by(found)
         if self._config.device_path == "host":
             return "device_path is host"
         if self._config.checksums:
@@ -167,6 +173,31 @@ class DeviceSide:
         if reason and self._rank == 0:
             warnings.warn(f"collectives on device arrays go over the host: {reason}", stacklevel=2)
         return reason
+
+    def _names(self, found: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Of each rank's device, with its NVLink domain where that is not its node."""
+        domains = self._whole.domain_of or ("",) * self._size
+        return [
+            fact["name"] if domain == "" else f"{fact['name']} in NVLink domain {domain}"
+            for fact, domain in zip(found, domains, strict=True)
+        ]
+
+    def _price_by(self, found: Sequence[Mapping[str, Any]]) -> tuple[Links | None, str]:
+        """The links by which plans are priced, or None and why; the same on all ranks."""
+        wanted = self._config.device_machine
+        if wanted == UNPRICED:
+            return None, f"device_machine is {UNPRICED}"
+        if wanted:
+            return machine_of(wanted).links, ""
+        if self._by_mpi:
+            return None, "steps between nodes are MPI's"
+        hosts = {json.dumps(fact["links"]) for fact in found}
+        if len(hosts) > 1:
+            return None, "the hosts have different GPUs, links or network cards"
+        host = HostLinks.of(found[0]["links"])
+        most = max(len({self._whole.node_of[rank] for rank in members}) for members in self._whole.domains)
+        fabric = fabric_of(host, most, found[0]["version"])
+        return (None, fabric) if isinstance(fabric, str) else (links_of(fabric), "")
 
     def _trust(self, here: DeviceFacts) -> None:
         """Times of other devices, or of another NCCL, are not used, and that is said."""
@@ -238,7 +269,8 @@ class DeviceSide:
 
     def _learn_ragged(self, call: Call, how: Travel, only: str) -> ByNccl:
         """Blocks of different lengths that are only moved."""
-        if only != "flat" and only in self.names(call.collective):
+        # In two levels the ranks of a node tell each other their lengths: those of the node, not of a domain.
+        if self._whole.domain_of is None and only != "flat" and only in self.names(call.collective):
             alike = self._plan(Collective(call.collective, self._size, self._size, call.root), how, only)
             for step in alike.steps if alike is not None else ():
                 self._groups.make(step.groups)
@@ -252,39 +284,50 @@ class DeviceSide:
         return self._groups.nccl[groups[0]]
 
     def _plan(self, collective: Collective, how: Travel, only: str) -> Plan | None:
-        """NCCL's own call, unless another plan is asked for that consists of NCCL's calls.
+        """The plan to take of those that consist of NCCL's calls (`choice`).
 
         Where MPI goes between nodes, a plan of two levels, or None where there is none.
         """
         # A scaled sum has an operator of one communicator.
         flat = how.operator == SCALED or how.whole or collective.name in SCANS
-        found = self.names(collective.name)
-        name = only if only in found else self.chosen(collective.name, call_bytes(collective, how.itemsize))
-        name = "flat" if flat else name
-        if self._by_mpi and name == "flat":
+        name = "flat" if flat else self.choice(collective, how, only).candidates[0].name
+        if name == "flat" and self._by_mpi:
             alone = self._layout.node_count == self._size  # all steps are between nodes
             fitting = [other for other in self.names(collective.name) if (other == "flat") is alone]
             if flat or not fitting:
                 return None
             name = fitting[0]
-        most = max(1, collective.elements * how.itemsize // max(CHUNK_BYTES, self._config.chunk_bytes))
-        chunks = max(count for count in CHUNKS if count <= most)
-        segment = max(1, collective.elements)
-        return make_plan(name, collective, self._layout, segment=segment, chunks=chunks, between=NATIVE)
+        return plan_on_device(name, collective, self._layout, how.itemsize, self._chunk_bytes)
 
-    def chosen(self, collective: str, nbytes: int) -> str:
-        """The plan for a size: NCCL's own call, unless another one is measured to be faster."""
-        names, times = self.names(collective), self._measured.times(collective, nbytes, DEVICE)
-        return decide("flat", {name: time for name, time in times.items() if name in names})[0]
+    def explain(self, name: str, nbytes: int, root: int, how: Travel, only: str) -> Explanation:
+        """The candidates for a collective of so many bytes, as nccl-tests counts them."""
+        collective = Collective(name, self._size, count_of(name, nbytes, how.itemsize, self._size), root)
+        if how.operator == SCALED or how.whole:
+            only = "flat"
+        choice = self.choice(collective, how, only)
+        layout, source = str(self._layout), self._measured.source if self._measured.device else ""
+        return Explanation(name, nbytes, layout, only, choice.candidates, choice.why, source)
+
+    def choice(self, collective: Collective, how: Travel, only: str = "") -> Choice:
+        """The plan for a call, with the others and why."""
+        links, why_not = self._links, self._not_priced
+        if how.kernel is not None:
+            links, why_not = None, "kernels combine, which has no price"
+        elif collective.ragged:
+            links, why_not = None, "blocks of different lengths have no price"
+        times = self._measured.times(collective.name, call_bytes(collective, how.itemsize), DEVICE)
+        return choose_on_device(
+            collective, self._layout, how.itemsize, chunk_bytes=self._chunk_bytes,
+            links=links, why_not=why_not, times=times, only=only,
+        )  # fmt: skip
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return max(CHUNK_BYTES, self._config.chunk_bytes)
 
     def names(self, collective: str) -> tuple[str, ...]:
         """The plans of a collective that consist of NCCL's calls."""
-        return tuple(
-            name
-            for name in names(collective, self._layout)
-            if collective not in SCANS
-            and (name == "flat" or recipe_of(collective, name, self._layout).between)
-        )
+        return by_nccl(collective, self._layout)
 
     def allocate(self, nbytes: int) -> Lease:
         """Memory on the device that all communicators know.  Collective; see `Registered.allocate`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -88,16 +89,17 @@ class Explanation:
         lines = [f"{self.collective} of {self.nbytes} bytes on layout {self.layout}: {self.why}"]
         for candidate in self.candidates:
             mark = "->" if candidate is self.candidates[0] else "  "
-            lines.append(
-                f"{mark} {candidate.plan:44s} {candidate.time_s * 1e6:12.1f} us predicted, "
-                f"{self._measured(candidate)}{candidate.bytes_between_nodes} bytes leave a node"
-            )
+            predicted, leaving = f"{'not priced':>25s}", ""
+            if not isnan(candidate.time_s):
+                predicted = f"{candidate.time_s * 1e6:12.1f} us predicted"
+                leaving = f", {candidate.bytes_between_nodes} bytes leave a node"
+            lines.append(f"{mark} {candidate.plan:44s} {predicted}{self._measured(candidate)}{leaving}")
         return "\n".join([*lines, f"measured: {self.source or 'nothing (hpccoll tune)'}"])
 
     def _measured(self, candidate: Candidate) -> str:
         if not any(one.measured for one in self.candidates):
             return ""
-        return f"{_measured_us(candidate.measured):>26s}, "
+        return f", {_measured_us(candidate.measured):>26s}"
 
 
 def _measured_us(time: Time | None) -> str:
@@ -110,15 +112,16 @@ def _measured_us(time: Time | None) -> str:
 class Planner:
     """Chooses and keeps the plans of one communicator; all ranks choose alike.
 
-    `measured`: what plans took on this machine, the same on all ranks.
+    Between the nodes of `layout`; of arrays on devices, whose nodes are the NVLink domains, it only knows the
+    names of plans that are asked for.  `measured`: what plans took on this machine, the same on all ranks.
     """
 
     def __init__(self, layout: Layout, rank: int, config: Config, measured: Measured | None = None) -> None:
-        self._layout = layout
+        self._layout, self._on_devices = layout.by_node, layout.by_domain
         self._rank = rank
         self._config = config
         self.measured = measured or Measured()
-        self._wanted = _wanted(config.algorithm, layout)
+        self._wanted = _wanted(config.algorithm, self._layouts)
         self._forced = ""
         self._cache: dict[Key, Planned] = {}
         self._choices: dict[tuple[str, int, int, str], str] = {}
@@ -143,7 +146,7 @@ class Planner:
 
     def asked_code(self, call: Call) -> int:
         """The number of the plan asked for by name, or that there is none; the same on all ranks."""
-        only = self.only(call.collective, call.asked)
+        only = self.only(call.collective, call.asked, on_device=call.on_device)
         return plan_code(call.collective, only) if only else BY_SELECTION
 
     def choose(self, call: Call, total: int) -> str:
@@ -207,9 +210,7 @@ class Planner:
         """
         if name not in RECIPES:
             raise UsageError(f"no collective {name!r}; there are {', '.join(RECIPES)}")
-        count = max(0, nbytes // dtype.itemsize)
-        if name in BLOCKED:
-            count //= self._layout.size
+        count = count_of(name, nbytes, dtype.itemsize, self._layout.size)
         if arithmetic is None:
             count, itemsize, tuning = count * dtype.itemsize, 1, self._tuning(native=True, order=Order.ANY)
         else:
@@ -227,8 +228,8 @@ class Planner:
 
         UsageError when none has, or it does not exist on this layout.
         """
-        if not any(name in names(collective, self._layout) for collective in RECIPES):
-            known = sorted({one for collective in RECIPES for one in names(collective, self._layout)})
+        known = sorted({one for collective in RECIPES for one in _names(collective, self._layouts)})
+        if name not in known:
             raise UsageError(f"algorithm {name!r} is not one of {', '.join(known)} on layout {self._layout}")
         before, self._forced = self._forced, name
         try:
@@ -241,15 +242,19 @@ class Planner:
         """The plan that `forced` asks for, or empty."""
         return self._forced
 
-    def only(self, collective: str, asked: str) -> str:
+    def only(self, collective: str, asked: str, *, on_device: bool = False) -> str:
         """The plan asked for by name, by `asked` or else by the setting, where this collective has it."""
-        if asked and asked in names(collective, self._layout):
-            return asked
-        return self._wanted.get(collective, "")
+        known = names(collective, self._on_devices if on_device else self._layout)
+        wanted = asked if asked in known else self._wanted.get(collective, "")
+        return wanted if wanted in known else ""
 
-    def only_now(self, collective: str) -> str:
+    def only_now(self, collective: str, *, on_device: bool = False) -> str:
         """The plan that a call made now is asked to take, or empty."""
-        return self.only(collective, self._forced)
+        return self.only(collective, self._forced, on_device=on_device)
+
+    @property
+    def _layouts(self) -> tuple[Layout, Layout]:
+        return self._layout, self._on_devices
 
     def _make(self, collective: Collective, itemsize: int, tuning: Tuning, only: str) -> Planned:
         if collective.name == "barrier":
@@ -278,6 +283,12 @@ class Planner:
         sizes = config.small_bytes, segment, config.chunk_bytes
         native = native and not config.checksums  # what MPI's own collectives move cannot be checked
         return Tuning(native, order, limit, *sizes, wire, self.measured.links, self.measured)
+
+
+def count_of(collective: str, nbytes: int, itemsize: int, size: int) -> int:
+    """Elements of the buffer, or of a block, of a call of so many bytes as nccl-tests counts them."""
+    count = max(0, nbytes // itemsize)
+    return count // size if collective in BLOCKED else count
 
 
 def wire_of(collective: str, arithmetic: Arithmetic, config: Config) -> str:
@@ -319,27 +330,32 @@ def _uses_node(plan: Plan) -> bool:
     )
 
 
-def _wanted(text: str, layout: Layout) -> dict[str, str]:
+def _names(collective: str, layouts: Sequence[Layout]) -> tuple[str, ...]:
+    """The plans of a collective that exist on any of the layouts."""
+    return tuple(dict.fromkeys(name for layout in layouts for name in names(collective, layout)))
+
+
+def _wanted(text: str, layouts: Sequence[Layout]) -> dict[str, str]:
     """What `algorithm` asks for: a name for every collective that has it, or collective:name pairs."""
     wanted: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         collective, colon, name = part.partition(":")
-        chosen = [collective] if colon else [one for one in RECIPES if part in names(one, layout)]
+        chosen = [collective] if colon else [one for one in RECIPES if part in _names(one, layouts)]
         if colon and collective not in RECIPES:
             raise UsageError(
                 f"algorithm is {text!r}: no collective {collective!r}; there are {', '.join(RECIPES)}"
             )
         name = name if colon else part
         for one in chosen:
-            if name not in names(one, layout):
+            if name not in _names(one, layouts):
                 raise UsageError(
-                    f"algorithm is {text!r}: {one} has no {name!r} on layout {layout}; "
-                    f"there are {', '.join(names(one, layout))}"
+                    f"algorithm is {text!r}: {one} has no {name!r} on layout {layouts[0]}; "
+                    f"there are {', '.join(_names(one, layouts))}"
                 )
             wanted[one] = name
         if not chosen:
-            known = sorted({one for each in RECIPES for one in names(each, layout)})
+            known = sorted({one for each in RECIPES for one in _names(each, layouts)})
             raise UsageError(
-                f"algorithm is {text!r}: {part!r} is not one of {', '.join(known)} on layout {layout}"
+                f"algorithm is {text!r}: {part!r} is not one of {', '.join(known)} on layout {layouts[0]}"
             )
     return wanted

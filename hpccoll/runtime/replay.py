@@ -7,6 +7,7 @@ same shapes and types: those, with operator, root and plan, are the key.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
@@ -54,7 +55,7 @@ class Replays:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._checks = context.on_devices.checks
-        self._only = context.planner.only_now
+        self._only = partial(context.planner.only_now, on_device=True)
         self._lock = context.in_use
         self._tally = context.tally
         self._known: dict[Key, Known] = {}

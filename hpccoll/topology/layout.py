@@ -137,6 +137,16 @@ class Layout:
         """The ranks of each NVLink domain, ascending: the nodes where no fabric is known."""
         return self.nodes if self.domain_of is None else _collect(self.domain_of)
 
+    @cached_property
+    def by_node(self) -> Layout:
+        """The nodes alone, for arrays on hosts: what no two nodes share joins none of them."""
+        return self if self.domain_of is None else Layout(self.node_of)
+
+    @cached_property
+    def by_domain(self) -> Layout:
+        """The NVLink domains in the place of nodes, for arrays on devices."""
+        return self if self.domain_of is None else Layout(self.domain_of)
+
     def node(self, rank: int) -> int:
         """The node of `rank`."""
         return self.node_of[self._checked(rank)]

@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from hpccoll.errors import TopologyError
 from hpccoll.topology.agreement import call_roll, gather, gather_numbers
+from hpccoll.topology.fabric import with_domains
 from hpccoll.topology.hosts import HostFacts
 from hpccoll.topology.identity import Verdict, agree_on_nodes
 from hpccoll.topology.launch import launch_warning
@@ -38,7 +39,7 @@ class Level:
     """A tier of the machine.
 
     Attributes:
-        name: "node" or "network".
+        name: "node", "NVLink" or "network".
         family: the groups of `Layout.groups` in which ranks meet on it.
         carrier: what carries the bytes, in words.
 
@@ -73,7 +74,8 @@ class Machine:
 
     Attributes:
         rank: this rank, in the communicator.
-        layout: the node of every rank.
+        layout: the node of every rank, and its NVLink domain where a fabric joins GPUs of several hosts, or
+            parts those of one; virtual nodes have none.
         hosts: facts about each node, seen by its first rank.
         levels: innermost first.
         sources: who said what about the nodes; exactly one decides.
@@ -168,7 +170,7 @@ def discover(comm: MPI.Intracomm, *, layout: str | None, shm_directory: str, dea
         chosen = stated.restrict(world_ranks)
         sources = _sources_of_virtual_nodes(chosen, verdict)
     else:
-        chosen = verdict.layout
+        chosen = with_domains(verdict.layout, [record.fabric for record in records])
         whole_world = all(record.world_size == comm.size for record in records)
         sources = _sources_of_real_nodes(comm, verdict, whole_world, deadline)
     library = _library_name()
@@ -267,8 +269,10 @@ def _levels(layout: Layout, verdict: Verdict, facts: Sequence[HostFacts], librar
     else:
         inner = f"{messages}, since there is no shared memory"
     levels = [Level("node", "NODE", inner)]
+    if layout.domain_of is not None:
+        levels.append(Level("NVLink", "NVLINK", "NCCL on the NVLink fabric: arrays on devices"))
     if layout.node_count > 1:
-        levels.append(Level("network", "RAIL" if layout.groups("RAIL") else "LEADERS", messages))
+        levels.append(Level("network", "RAIL" if layout.by_node.groups("RAIL") else "LEADERS", messages))
     return tuple(levels)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hpccoll import _native
 from hpccoll.errors import TopologyError, UsageError
+from hpccoll.topology.fabric import own_fabric
 from hpccoll.topology.hosts import HostFacts, read_host_facts
 from hpccoll.topology.layout import Layout
 from hpccoll.topology.notation import format_ranks
@@ -30,6 +31,7 @@ class Record:
         world_size: the size of its MPI.COMM_WORLD.
         native: it uses the C extension.
         cores: those that it may use, as the bits of a number in hexadecimal digits.
+        fabric: the NVLink fabric that its GPUs are on; "" where none reaches beyond the host.
 
     """
 
@@ -40,6 +42,7 @@ class Record:
     world_size: int
     native: bool
     cores: str
+    fabric: str
 
     def to_bytes(self) -> bytes:
         """JSON."""
@@ -91,6 +94,7 @@ def own_record(
         world_size=world_size,
         native=_native.available(),
         cores=f"{sum(1 << core for core in os.sched_getaffinity(0)):x}",
+        fabric=own_fabric(os.environ),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hpccoll.topology.layout import FAMILIES, Membership
+from hpccoll.topology.layout import FAMILIES, Layout, Membership
 from hpccoll.topology.machine import Machine
 from hpccoll.topology.notation import format_ranks
 
@@ -31,6 +31,7 @@ def format_tree(machine: Machine, *, ranks: bool = False) -> str:
     sections = [
         _tree(machine, ranks),
         _groups(machine),
+        *_domains(machine),
         _levels(machine),
         _sources(machine),
         _software(machine),
@@ -43,9 +44,10 @@ def machine_as_dict(machine: Machine) -> dict[str, Any]:
 
     Keys: size, layout, node_count, counts, is_uniform, is_contiguous, nodes (index, host, ranks), ranks
     (rank, world_rank, node, local_rank, groups: the index of its group by family, null for none), groups
-    (by family: lists of ranks), levels, sources, shares_memory, mpi, native.
+    (by family: lists of ranks), device_groups (those between NVLink domains), levels, sources, shares_memory,
+    mpi, native.
     """
-    layout = machine.layout
+    layout = machine.layout.by_node
     return {
         "size": layout.size,
         "layout": str(layout),
@@ -58,7 +60,13 @@ def machine_as_dict(machine: Machine) -> dict[str, Any]:
             for node, ranks in enumerate(layout.nodes)
         ],
         "ranks": [_rank_as_dict(machine, rank) for rank in range(layout.size)],
-        "groups": {name: [list(group) for group in layout.groups(name)] for name in FAMILIES},
+        "groups": {
+            name: [list(group) for group in _layout_of(machine, name).groups(name)] for name in FAMILIES
+        },
+        "device_groups": {
+            name: [list(group) for group in machine.layout.by_domain.groups(name)]
+            for name in ("LEADERS", "RAIL")
+        },
         "levels": [vars(level) for level in machine.levels],
         "sources": [
             {**vars(source), "layout": None if source.layout is None else str(source.layout)}
@@ -75,6 +83,11 @@ def _host_as_dict(machine: Machine, node: int) -> dict[str, Any]:
     return {**vars(facts), "notes": list(facts.notes)}
 
 
+def _layout_of(machine: Machine, family: str) -> Layout:
+    """Where groups of a family are as arrays on hosts meet in them; NVLINK is for those on devices alone."""
+    return machine.layout if family == "NVLINK" else machine.layout.by_node
+
+
 def _rank_as_dict(machine: Machine, rank: int) -> dict[str, Any]:
     layout, world_rank = machine.layout, machine.world_ranks[rank]
     return {
@@ -82,7 +95,7 @@ def _rank_as_dict(machine: Machine, rank: int) -> dict[str, Any]:
         "world_rank": None if world_rank < 0 else world_rank,
         "node": layout.node(rank),
         "local_rank": layout.local_rank(rank),
-        "groups": {name: layout.group_index(name, rank) for name in FAMILIES},
+        "groups": {name: _layout_of(machine, name).group_index(name, rank) for name in FAMILIES},
     }
 
 
@@ -111,9 +124,9 @@ def _rank_lines(machine: Machine, members: tuple[int, ...], indent: str) -> Iter
         world_rank = machine.world_ranks[rank]
         known = f"world rank {world_rank}" if world_rank >= 0 else "not in MPI.COMM_WORLD"
         roles = [f"local rank {machine.layout.local_rank(rank)}"] + [known] * renumbered
-        if machine.layout.membership("LEADERS", rank) is Membership.MEMBER:
+        if machine.layout.by_node.membership("LEADERS", rank) is Membership.MEMBER:
             roles.append("leader")
-        rail = machine.layout.group_index("RAIL", rank)
+        rail = machine.layout.by_node.group_index("RAIL", rank)
         if rail is not None and machine.node_count > 1:
             roles.append(f"rail {rail}")
         yield f"{indent}{branch} rank {rank}  {', '.join(roles)}"
@@ -131,9 +144,30 @@ def _groups(machine: Machine) -> list[str]:
 
 
 def _group_line(machine: Machine, name: str) -> str:
-    groups = machine.layout.groups(name)
-    if not groups:
-        return "does not exist: the nodes are not equally large"
+    groups = _layout_of(machine, name).groups(name)
+    return _group_words(groups) if groups else "does not exist: the nodes are not equally large"
+
+
+def _domains(machine: Machine) -> Iterator[list[str]]:
+    """The groups of arrays on devices, where an NVLink fabric makes them others than the nodes."""
+    layout = machine.layout
+    if layout.domain_of is None:
+        return
+    lines = ["NVLink domains, in the place of nodes for arrays on devices"]
+    for number, members in enumerate(layout.domains[:_MAX_NODES]):
+        nodes = len({layout.node_of[rank] for rank in members})
+        words = f"{len(members)} rank{'s' * (len(members) > 1)} on {nodes} node{'s' * (nodes > 1)}"
+        lines.append(f"  domain {number}  {words}: {format_ranks(members)}")
+    if len(layout.domains) > _MAX_NODES:
+        lines.append(f"  ... {len(layout.domains) - _MAX_NODES} more")
+    if len(layout.domains) > 1:
+        rails = layout.groups("RAIL")
+        between = _group_words(rails) if rails else "do not exist: the domains are not equally large"
+        lines.append(f"  rails between them {between}")
+    yield lines
+
+
+def _group_words(groups: Sequence[tuple[int, ...]]) -> str:
     shown = [_members(group) for group in groups[:_MAX_GROUPS]]
     more = len(groups) - len(shown)
     return " ".join(shown) + (f" ... {more} more groups" if more else "")

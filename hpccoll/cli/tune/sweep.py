@@ -145,7 +145,7 @@ class Sweep:
 
     def _links(self) -> tuple[links.Link, ...]:
         deadline = time.monotonic() + self._comm.config.timeout_s
-        return links.measure(self._world, self._comm.machine.layout, deadline)
+        return links.measure(self._world, self._comm.machine.layout.by_node, deadline)
 
     def _price_by(self, table: Table, before: Table | None) -> Table:
         """Let the links decide now, as later with the table, in which variant each plan is taken.

@@ -50,11 +50,16 @@ def joined_layout(layout: Layout, survey: Survey) -> Layout | None:
     return Layout.from_keys(layout.node_of, keys)
 
 
-def _key(gpu: Gpu, here: str, islands: dict[str, str]) -> Key:
+def fabric_key(gpu: Gpu) -> Key | None:
+    """The fabric and clique that a GPU is on; None where that does not reach beyond the host."""
     fabric = gpu.fabric
     if fabric is not None and fabric.state == "completed" and fabric.cluster and gpu.active_links:
         return "fabric", fabric.cluster, str(fabric.clique)
-    return "host", here, islands[gpu.uuid]
+    return None
+
+
+def _key(gpu: Gpu, here: str, islands: dict[str, str]) -> Key:
+    return fabric_key(gpu) or ("host", here, islands[gpu.uuid])
 
 
 def _islands(gpus: Sequence[Gpu]) -> dict[str, str]:

@@ -320,7 +320,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t gpu, unsigned link, unsigne
 {
     nvmlReturn_t result = check_link(gpu, link, version);
     if (result == NVML_SUCCESS)
-        *version = 5;   /* NVML's number for NVLink 4 */
+        *version = 6;   /* NVML's number for NVLink 4 */
     return result;
 }
 

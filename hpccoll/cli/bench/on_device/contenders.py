@@ -14,6 +14,7 @@ from hpccoll.cli.bench.results import Case
 from hpccoll.ops.on_device import Travel
 from hpccoll.ops.table import arithmetic
 from hpccoll.ops.table import operator_of as table_row
+from hpccoll.plans.collective import SCANS
 
 OVER_HOST, BY_KERNELS = ", over the host", ", by kernels"
 _DEFAULT = "flat"  # NCCL's own call
@@ -32,10 +33,18 @@ class OnDevice(Contender):
             return replace(found, plan=f"{found.plan}{OVER_HOST}", crossing=None)
         wanted = self.algorithm
         if wanted is None and not case.operation.ragged:
-            wanted = self.comm._context.on_devices.side.chosen(case.operation.explained_as, case.nbytes)
+            wanted = self._chosen(case, how)
         one_call = wanted not in self.by_nccl or case.redop == "mulsum"
         name = _DEFAULT if one_call or how.whole else str(wanted)
         return Taken(name, f"{name}{BY_KERNELS if how.kernel is not None else ''}", None)
+
+    def _chosen(self, case: Case, how: Travel) -> str:
+        """The plan that is taken where none is asked for."""
+        if case.operation.explained_as in SCANS:
+            return _DEFAULT
+        side = self.comm._context.on_devices.side
+        found: str = side.explain(case.operation.explained_as, case.nbytes, max(0, case.root), how, "").plan
+        return found
 
     def travels(self, case: Case) -> Travel | None:
         """How elements travel; None over the host."""
