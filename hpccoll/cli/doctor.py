@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
         from hpccoll.topology.hardware.detect import survey_below
 
         survey = survey_below(args.root)
-        return _show(args, f"{len(survey.hosts)} hosts in {args.root}", of_survey(survey))
+        return _show(
+            args,
+            f"{len(survey.hosts)} host{'s' * (len(survey.hosts) != 1)} in {args.root}",
+            of_survey(survey),
+        )
     return _live(args)
 
 
@@ -94,17 +98,19 @@ def _live(args: argparse.Namespace) -> int:
 
 def of_survey(survey: Survey) -> tuple[Verdict, ...]:
     """The verdicts on what was found of hosts and processes."""
-    from hpccoll.doctor import hardware, placement, software
+    from hpccoll.doctor import cards, hardware, placement, software
     from hpccoll.doctor.finding import judge, on_hosts
 
     hosts = (
+        ("GPUs", hardware.gpus, "the driver shows all that are on PCIe"),
         ("NVLink", hardware.nvlink, "all lanes carry traffic"),
         ("NVLink fabric", hardware.fabric, "all GPUs are on it"),
         ("PCIe", hardware.pcie, "cards have the width and speed that they can"),
-        ("network ports", hardware.ports, "all are active, and as fast as others of their kind"),
-        ("GPU to network", hardware.network_of_gpus, "each GPU has a card as near as the others have"),
-        ("GPUDirect RDMA", hardware.gpu_direct, "network cards reach GPU memory"),
-        ("ACS", hardware.acs, "off above GPUs and network cards"),
+        ("network ports", cards.ports, "all are active, and as fast as others of their kind"),
+        ("bonds", cards.bonds, "all their links are up"),
+        ("GPU to network", cards.network_of_gpus, "each GPU has a card as near as the others have"),
+        ("GPUDirect RDMA", cards.gpu_direct, "network cards reach GPU memory"),
+        ("ACS", cards.acs, "off above GPUs and network cards"),
         ("MIG", hardware.mig, "off"),
         ("/dev/shm", hardware.shared_memory, "large enough"),
     )
@@ -115,6 +121,7 @@ def of_survey(survey: Survey) -> tuple[Verdict, ...]:
         ("cores of ranks", placement.cores, "as many cores as ranks at least, near their GPUs"),
         ("MPI", software.mpi, "one library on all ranks"),
         ("NCCL", software.nccl, "one version on all ranks"),
+        ("CUDA", software.cuda, "the driver knows that of NCCL"),
         ("CUDA-aware MPI", software.cuda_aware, "yes"),
         ("locked memory", software.locked_memory, "without limit, or much"),
         ("variables", software.variables, "the same on all ranks"),

@@ -112,7 +112,7 @@ def survey_of(world: MPI.Intracomm, machine: Machine, limit_s: float) -> Survey 
 
 def _process(machine: Machine) -> Process:
     """What this rank says, with the libraries that it has loaded or would load."""
-    from hpccoll.cli.version import nccl_text
+    from hpccoll.cli.version import nccl_cuda, nccl_text
     from hpccoll.runtime import cuda_aware
     from hpccoll.topology.gpus import visible_devices
     from hpccoll.topology.hardware.detect import detect_process
@@ -126,6 +126,7 @@ def _process(machine: Machine) -> Process:
         mpi_library=machine.mpi_library,
         mpi_cuda_aware=cuda_aware.says_so(),
         nccl=nccl,
+        nccl_cuda=nccl_cuda(),
         visible_devices=visible_devices(),
         unknown=found.unknown + reasons,
     )

@@ -27,6 +27,22 @@ def nccl_text() -> str | None:
     return None
 
 
+def nccl_cuda() -> str | None:
+    """The CUDA that the installed package of NCCL is for, such as "12"; None where that does not say it."""
+    found = [
+        name.removeprefix("nvidia-nccl-cu")
+        for name in ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+        if _is_installed(name)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_installed(name: str) -> bool:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return bool(metadata.version(name))
+    return False
+
+
 def _lines() -> Iterator[str]:
     import mpi4py
     import numpy as np

@@ -1,5 +1,5 @@
 """What is wrong with a machine, or with the way a job was started on it: checks, each with one verdict.
 
-`finding` has the words; `hardware`, `software` and `placement` are checks of facts that `hpccoll topo` finds;
-`network` measures.
+`finding` has the words; `hardware`, `cards`, `software` and `placement` are checks of facts that
+`hpccoll topo` finds; `network` measures.
 """

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from hpccoll.doctor.finding import ABSENT, NOTE, UNKNOWN, WRONG, Finding, unknown
-from hpccoll.topology.hardware.affinity import DISTANCES, bridges_above, nearest
 from hpccoll.topology.hardware.compare import differences
 from hpccoll.topology.hardware.document import Survey
-from hpccoll.topology.hardware.model import Gpu, Host, RdmaPort
-from hpccoll.topology.hardware.words import degraded, link_text, rate_text
+from hpccoll.topology.hardware.domains import fabric_key
+from hpccoll.topology.hardware.model import Gpu, Host
+from hpccoll.topology.hardware.words import degraded, link_text
 
 LEAVE_OUT = "Until then leave the host out: #SBATCH --exclude="
-FAR = DISTANCES.index("PHB")  # from here on the way leads through the processor
+
+
+def gpus(host: Host, survey: Survey) -> Iterator[Finding]:
+    """GPUs that PCIe shows and the driver does not, as after a fault that takes one off the bus."""
+    there = [one.address for one in host.pci if one.kind == "gpu"]
+    if not there:
+        yield no_gpus(host, "no GPU")
+        return
+    if not host.gpus and host.why("gpus") is not None:
+        yield unknown(host, "gpus", f"whether the driver shows the {len(there)} GPUs on PCIe is not known")
+        return
+    driven = {gpu.address for gpu in host.gpus}
+    lost = [address for address in there if address not in driven]
+    if lost and driven & set(there):
+        yield Finding(
+            WRONG,
+            f"the driver shows {len(driven)} of {len(there)} GPUs: {', '.join(lost)} not",
+            "/sys/bus/pci/devices; NVML",
+            "dmesg | grep -i xid says why (79: it has fallen off the bus); restart the host, or reseat the "
+            f"card; in a container: start it with all GPUs. {LEAVE_OUT}{host.name}",
+        )
+    elif lost:
+        yield Finding(
+            WRONG,
+            f"the driver shows none of the {len(there)} GPUs on PCIe",
+            "/sys/bus/pci/devices; NVML",
+            "nvidia-smi says why; in a container: docker run --gpus all",
+        )
 
 
 def nvlink(host: Host, survey: Survey) -> Iterator[Finding]:
     """Lanes of NVLink that carry nothing: fewer than the best GPU of the same model has."""
-    if host.why("gpus") is not None and not host.gpus:
-        yield unknown(host, "gpus", "whether there is NVLink is not known")
+    if not host.gpus:
+        yield no_gpus(host, "no NVLink")
         return
     every = [gpu for one in survey.hosts for gpu in one.gpus]
     if not any(gpu.active_links for gpu in host.gpus) and not any(gpu.active_links for gpu in every):
         yield Finding(ABSENT, "no NVLink")
         return
+    yield from _fewer_everywhere(host, every)
     for gpu in host.gpus:
         most = max(one.active_links for one in every if one.name == gpu.name)
         if gpu.active_links < most:
@@ -38,8 +65,25 @@ def nvlink(host: Host, survey: Survey) -> Iterator[Finding]:
             )
 
 
+def _fewer_everywhere(host: Host, every: list[Gpu]) -> Iterator[Finding]:
+    """As many lanes dead on all GPUs of a model is how some are sold; or all have lost a switch."""
+    for name in dict.fromkeys(gpu.name for gpu in host.gpus):
+        counts = {(one.active_links, len(one.links)) for one in every if one.name == name}
+        ((active, of),) = counts if len(counts) == 1 else ((0, 0),)
+        if 0 < active < of:
+            yield Finding(
+                NOTE,
+                f"each {name} has {active} of {of} lanes of NVLink",
+                "NVML: the others are inactive, on all of them",
+                "models for some countries are sold so; else a switch is missing: nvidia-smi nvlink -s",
+            )
+
+
 def fabric(host: Host, survey: Survey) -> Iterator[Finding]:
-    """GPUs whose NVLink fabric has not come up."""
+    """GPUs whose NVLink fabric has not come up, or by which other hosts cannot be reached."""
+    if not host.gpus:
+        yield no_gpus(host, "no NVLink fabric")
+        return
     found = [(gpu, gpu.fabric) for gpu in host.gpus if gpu.fabric is not None]
     managed = [(gpu, one) for gpu, one in found if one.state != "not supported"]
     if not managed:
@@ -52,13 +96,28 @@ def fabric(host: Host, survey: Survey) -> Iterator[Finding]:
                 "NVML: state of the fabric",
                 "systemctl status nvidia-fabricmanager (on NVL72: nvidia-imex too), and its log",
             )
+    if any(map(fabric_key, host.gpus)):
+        yield from _imex(host)
+
+
+def _imex(host: Host) -> Iterator[Finding]:
+    if host.imex_channels is None:
+        yield unknown(host, "imex_channels", "whether GPUs reach memory of other hosts is not known")
+    elif not host.imex_channels:
+        yield Finding(
+            WRONG,
+            "no IMEX channel: GPUs do not reach those of other hosts over NVLink, and NCCL takes the network",
+            "/dev/nvidia-caps-imex-channels",
+            "systemctl start nvidia-imex; nvidia-modprobe -c 0, or a channel of the job's (Slurm: "
+            "switch/nvidia_imex); containers must be given it",
+        )
 
 
 def pcie(host: Host, survey: Survey) -> Iterator[Finding]:
     """PCIe links that are narrower or slower than the card."""
     cards = [one for one in host.pci if one.kind in ("gpu", "network")]
     if not cards:
-        yield _no_cards(host, "pci", "no GPU or network card on PCIe")
+        yield no_cards(host, "pci", "no GPU or network card on PCIe")
     if dark := [card for card in cards if None in (card.width, card.max_width)]:
         yield Finding(
             UNKNOWN,
@@ -76,110 +135,10 @@ def pcie(host: Host, survey: Survey) -> Iterator[Finding]:
             )
 
 
-def ports(host: Host, survey: Survey) -> Iterator[Finding]:
-    """Ports of InfiniBand and RoCE that are down, or slower than others of their kind."""
-    if not host.rdma_ports:
-        yield _no_cards(host, "rdma_ports", "no InfiniBand or RoCE")
-        return
-    best: dict[object, float] = {}
-    for one in survey.hosts:
-        for port in one.rdma_ports:
-            if port.active and port.rate_gbit_s is not None:
-                best[_kind(one, port)] = max(best.get(_kind(one, port), 0.0), port.rate_gbit_s)
-    for port in host.rdma_ports:
-        usual = best.get(_kind(host, port))
-        place = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
-        if not port.active and usual is not None:
-            yield Finding(
-                WRONG,
-                f"port {port.name} is {port.state or 'not active'}"
-                + (f", physically {port.physical_state}" if port.physical_state else ""),
-                f"{place}/state",
-                f"cable, switch port, subnet manager (ibstat {port.device}). {LEAVE_OUT}{host.name}, or name "
-                f"the other ports: NCCL_IB_HCA=^{port.device}",
-            )
-        elif usual is not None and port.rate_gbit_s is not None and port.rate_gbit_s < usual:
-            yield Finding(
-                WRONG,
-                f"port {port.name} runs at {rate_text(port.rate_gbit_s)}, others of its kind at "
-                f"{rate_text(usual)}",
-                f"{place}/rate",
-                f"cable and switch port: mlxlink -d {port.device} says why. {LEAVE_OUT}{host.name}",
-            )
-
-
-def network_of_gpus(host: Host, survey: Survey) -> Iterator[Finding]:
-    """GPUs that are farther from a network card than most of the host's."""
-    if not host.gpus or not any(port.active for port in host.rdma_ports):
-        yield Finding(ABSENT, "no GPU, or no InfiniBand or RoCE")
-        return
-    words = {gpu.index: next((one.distance for one in nearest(host, gpu)), None) for gpu in host.gpus}
-    ranked = {index: DISTANCES.index(word) for index, word in words.items() if word is not None}
-    if not ranked:
-        yield Finding(UNKNOWN, "how near GPUs and network cards are is not known", host.why("pci") or "")
-        return
-    usual = Counter(ranked.values()).most_common(1)[0][0]
-    for gpu in host.gpus:
-        rank = ranked.get(gpu.index, usual)
-        if rank > usual and rank >= FAR:
-            yield Finding(
-                WRONG,
-                f"GPU {gpu.index} is far from the network: {words[gpu.index]}, the others {DISTANCES[usual]}",
-                "PCIe tree; words of nvidia-smi topo -m",
-                "the card of this GPU is in a slot of another processor, or missing: move it. Until then "
-                "NCCL_CROSS_NIC=1 may help; data go through the processors",
-            )
-
-
-def gpu_direct(host: Host, survey: Survey) -> Iterator[Finding]:
-    """Neither way of GPUDirect RDMA."""
-    if not host.gpus or not host.rdma_ports:
-        yield Finding(ABSENT, "no GPU, or no InfiniBand or RoCE")
-        return
-    found = host.gpu_direct
-    if found.peermem or found.dma_buf:
-        return
-    if None in (found.peermem, found.dma_buf):
-        yield unknown(host, "gpu_direct", "whether network cards reach GPU memory is not known")
-        return
-    yield Finding(
-        WRONG,
-        "GPUDirect RDMA is off: what goes to the network is copied through the host's memory",
-        "nvidia_peermem is not in /proc/modules, and the driver's modules do not export memory by dma-buf",
-        "modprobe nvidia-peermem, or install the open kernel modules of the driver (from 515 on)",
-    )
-
-
-def acs(host: Host, survey: Survey) -> Iterator[Finding]:
-    """Bridges that send traffic between cards up to the processor."""
-    cards = [gpu.address for gpu in host.gpus] + [port.address for port in host.rdma_ports if port.address]
-    bridges = {one.address: one for card in cards if host.gpus for one in bridges_above(host, card)}
-    if not bridges:
-        yield Finding(ABSENT, "no PCIe bridge above a GPU")
-        return
-    on = [address for address, one in bridges.items() if one.acs]
-    dark = [address for address, one in bridges.items() if one.acs is None]
-    if on:
-        yield Finding(
-            WRONG,
-            f"ACS is on in {len(on)} of {len(bridges)} PCIe bridges above GPUs and network cards: traffic "
-            "between them goes through the processor",
-            f"config space of {', '.join(sorted(on)[:3])}{', ...' if len(on) > 3 else ''}",
-            "turn it off in the firmware (IOMMU, ACS), or by setpci for these bridges at boot; in virtual "
-            "machines turn ATS on instead",
-        )
-    elif dark:
-        yield Finding(
-            UNKNOWN,
-            "whether ACS is on is not known",
-            host.why(f"pci {dark[0]} acs") or "only root can read it",
-        )
-
-
 def mig(host: Host, survey: Survey) -> Iterator[Finding]:
     """GPUs that are cut into instances, between which there is no peer access."""
     if not host.gpus:
-        yield Finding(ABSENT, "no GPU")
+        yield no_gpus(host, "no GPU")
     for gpu in host.gpus:
         if gpu.mig:
             yield Finding(
@@ -227,14 +186,17 @@ def alike(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def _no_cards(host: Host, what: str, words: str) -> Finding:
+def no_gpus(host: Host, words: str) -> Finding:
+    """That there is none; unknown where the driver was not asked, and PCIe shows one or was not read."""
+    sees = any(one.kind == "gpu" for one in host.pci) or host.why("pci") is not None
+    return (
+        unknown(host, "gpus", words + " is known of") if sees and host.why("gpus") else Finding(ABSENT, words)
+    )
+
+
+def no_cards(host: Host, what: str, words: str) -> Finding:
+    """That there is none; unknown where that could not be read."""
     return Finding(ABSENT, words) if host.why(what) is None else unknown(host, what, words)
-
-
-def _kind(host: Host, port: RdmaPort) -> object:
-    """What ports of one kind have in common: the model of the card and the link layer."""
-    card = host.pci_device(port.address)
-    return (None, None) if card is None else (card.vendor, card.device), port.link_layer
 
 
 def _card_text(host: Host, address: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpccoll.doctor.finding import ABSENT, NOTE, UNKNOWN, WRONG, Finding
+from hpccoll.doctor.hardware import no_gpus
 from hpccoll.topology.hardware.document import Survey
 from hpccoll.topology.hardware.model import Host, Process
+from hpccoll.topology.hardware.words import layer_text
 from hpccoll.topology.notation import format_ranks, sides_of
 
 LEAST_MEMLOCK = 64 << 20
@@ -36,7 +38,7 @@ def mpi(survey: Survey) -> Iterator[Finding]:
 def nccl(survey: Survey) -> Iterator[Finding]:
     """Different versions of NCCL in one job."""
     if not any(host.gpus for host in survey.hosts):
-        yield Finding(ABSENT, "no GPU")
+        yield _without_gpus(survey)
         return
     yield from _differs(
         survey,
@@ -46,10 +48,38 @@ def nccl(survey: Survey) -> Iterator[Finding]:
     )
 
 
+def cuda(survey: Survey) -> Iterator[Finding]:
+    """An NCCL built for a CUDA that a host's driver does not know yet."""
+    if not any(host.gpus for host in survey.hosts):
+        yield _without_gpus(survey)
+        return
+    if not survey.processes:
+        yield Finding(ABSENT, "no job was asked")
+        return
+    dark: list[int] = []
+    old: dict[tuple[str, str, str], list[int]] = {}
+    for rank, process in enumerate(survey.processes):
+        host = survey.hosts[survey.host_of[rank]]
+        if process.nccl_cuda is None or host.cuda is None:
+            dark.append(rank)
+        elif _major(process.nccl_cuda) > _major(host.cuda):
+            key = process.nccl_cuda, host.cuda, host.driver or "unknown"
+            old.setdefault(key, []).append(rank)
+    yield from _unknown(survey, dark, "whether NCCL's CUDA and the driver fit is not known")
+    for (wanted, known, driver), ranks in old.items():
+        yield Finding(
+            WRONG,
+            f"{_which(survey, ranks)}: NCCL was built for CUDA {wanted}, and driver {driver} knows CUDA up "
+            f"to {known}",
+            "the package of NCCL; NVML",
+            f"install packages for CUDA {_major(known)} (hpccoll[cuda{_major(known)}]), or a newer driver",
+        )
+
+
 def cuda_aware(survey: Survey) -> Iterator[Finding]:
     """An MPI that cannot take device arrays."""
     if not any(host.gpus for host in survey.hosts):
-        yield Finding(ABSENT, "no GPU")
+        yield _without_gpus(survey)
         return
     ranks = [rank for rank, one in enumerate(survey.processes) if one.mpi_cuda_aware is False]
     if ranks:
@@ -66,7 +96,7 @@ def cuda_aware(survey: Survey) -> Iterator[Finding]:
 def locked_memory(survey: Survey) -> Iterator[Finding]:
     """Too little memory that may be locked, where a network card needs it."""
     if not any(host.rdma_ports for host in survey.hosts):
-        yield Finding(ABSENT, "no InfiniBand or RoCE")
+        yield Finding(ABSENT, "no InfiniBand, RoCE or EFA")
         return
     dark = [rank for rank, one in enumerate(survey.processes) if one.memlock_bytes is None]
     yield from _unknown(survey, dark, "how much memory may be locked is not known")
@@ -105,9 +135,9 @@ def variables(survey: Survey) -> Iterator[Finding]:
 
 
 def transport(survey: Survey) -> Iterator[Finding]:
-    """InfiniBand or RoCE, and NCCL told not to use it."""
+    """InfiniBand, RoCE or EFA, and NCCL told not to use it."""
     if not any(port.active for host in survey.hosts for port in host.rdma_ports):
-        yield Finding(ABSENT, "no InfiniBand or RoCE that is active")
+        yield Finding(ABSENT, "no InfiniBand, RoCE or EFA that is active")
         return
     for number, host in enumerate(survey.hosts):
         if not any(port.active for port in host.rdma_ports):
@@ -116,7 +146,19 @@ def transport(survey: Survey) -> Iterator[Finding]:
         asked = [(f"rank {rank}", dict(survey.processes[rank].environment)) for rank in ranks]
         for who, settings in asked or [("/etc/nccl.conf", {})]:
             found = {**dict(host.nccl_conf), **settings}
-            for name, bad in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
+            efa = _ports(host) == "EFA"  # which libfabric drives, and NCCL's own verbs do not
+            provider = found.get("FI_PROVIDER", "")
+            if efa and provider and "efa" not in provider.split(";"):
+                yield Finding(
+                    WRONG,
+                    f"{host.name}: libfabric is told to leave EFA: FI_PROVIDER={provider} ({who})",
+                    "the rank's environment",
+                    "unset FI_PROVIDER, or FI_PROVIDER=efa",
+                )
+            bad_values = (
+                (("NCCL_NET", "Socket"),) if efa else (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
+            )
+            for name, bad in bad_values:
                 if found.get(name, "").strip() == bad:
                     yield Finding(
                         WRONG,
@@ -125,7 +167,7 @@ def transport(survey: Survey) -> Iterator[Finding]:
                         "the rank's environment, /etc/nccl.conf",
                         f"unset {name}",
                     )
-            if found.get("NCCL_IB_HCA") and not _matches(found["NCCL_IB_HCA"], host):
+            if not efa and found.get("NCCL_IB_HCA") and not _matches(found["NCCL_IB_HCA"], host):
                 yield Finding(
                     WRONG,
                     f"{host.name}: NCCL_IB_HCA={found['NCCL_IB_HCA']} names no active port of {_ports(host)} "
@@ -171,6 +213,17 @@ def _wrong_interfaces(host: Host, value: str) -> Iterator[str]:
             yield f"{name} is down on {host.name}"
 
 
+def _major(version: str) -> int:
+    digits = version.partition(".")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _without_gpus(survey: Survey) -> Finding:
+    """No host has one; unknown where a driver was not asked."""
+    words = [no_gpus(host, "no GPU") for host in survey.hosts]
+    return next((one for one in words if one.word == UNKNOWN), Finding(ABSENT, "no GPU"))
+
+
 def _matches(value: str, host: Host) -> bool:
     """Whether NCCL_IB_HCA leaves an active port."""
     names = [one.strip() for one in value.lstrip("^=").split(",") if one.strip()]
@@ -186,9 +239,7 @@ def _matches(value: str, host: Host) -> bool:
 
 
 def _ports(host: Host) -> str:
-    layers = sorted(
-        {"RoCE" if p.link_layer == "Ethernet" else "InfiniBand" for p in host.rdma_ports if p.active}
-    )
+    layers = sorted({layer_text(port) or "InfiniBand" for port in host.rdma_ports if port.active})
     return " and ".join(layers)
 
 

@@ -15,9 +15,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """The root directory of a machine of `fixtures`, by name; not to be changed."""
     from tests.topology.fixtures.broken import BROKEN
     from tests.topology.fixtures.machines import HEALTHY, workstation
+    from tests.topology.fixtures.others import OTHERS
     from tests.topology.fixtures.tree import write
 
-    described = {**HEALTHY, **BROKEN, "bridged_workstation": lambda: workstation(bridges=True)}
+    described = {**HEALTHY, **OTHERS, **BROKEN, "bridged_workstation": lambda: workstation(bridges=True)}
     written: dict[str, Path] = {}
 
     def root(name: str) -> Path:

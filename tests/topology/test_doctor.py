@@ -17,10 +17,11 @@ from hpccoll.doctor.finding import ABSENT, FINE, NOTE, UNKNOWN, WRONG, Finding, 
 from hpccoll.doctor.network import rounds, slow_links
 from hpccoll.topology.hardware.detect import survey_below
 from hpccoll.topology.hardware.document import Survey
-from hpccoll.topology.hardware.model import Interface, Process
+from hpccoll.topology.hardware.model import Interface, Process, Unknown
 from tests.topology.conftest import Tree
 from tests.topology.fixtures.broken import BROKEN
 from tests.topology.fixtures.machines import HEALTHY
+from tests.topology.fixtures.others import OTHERS
 
 # For each broken machine the check that finds it, and words of what it says.
 NAMED = {
@@ -32,6 +33,10 @@ NAMED = {
     "gpu_far_from_its_card": ("GPU to network", ("GPU 2", "far", "PIX")),
     "acs_on": ("ACS", ("ACS is on",)),
     "no_peermem": ("GPUDirect RDMA", ("nvidia_peermem", "modprobe nvidia-peermem")),
+    "gpu_lost": ("GPUs", ("7 of 8 GPUs", "0000:d1:00.0", "xid")),
+    "no_port": ("network ports", ("mlx5_0:1", "DOWN", "Polling")),
+    "half_a_bond": ("bonds", ("bond3 runs on 1 of its 2 links", "eth7 is down")),
+    "no_imex": ("NVLink fabric", ("no IMEX channel", "nvidia-imex")),
 }
 
 
@@ -39,7 +44,7 @@ def wrong(verdicts: Iterable[Verdict]) -> list[tuple[str, Finding]]:
     return [(one.check, finding) for one in verdicts for finding in one.said(WRONG)]
 
 
-@pytest.mark.parametrize("name", [*HEALTHY, "bridged_workstation"])
+@pytest.mark.parametrize("name", [*HEALTHY, *OTHERS, "bridged_workstation"])
 def test_nothing_is_wrong_with_a_healthy_machine(tree: Tree, name: str) -> None:
     verdicts = of_survey(survey_below(tree(name)))
     assert wrong(verdicts) == []
@@ -55,6 +60,80 @@ def test_what_is_wrong_with_a_broken_machine(tree: Tree, name: str) -> None:
         assert one in f"{found.text} {found.evidence} {found.cure}"
     assert found.evidence
     assert found.cure
+
+
+NOTED = {
+    "hgx_h200_four_cards": {
+        "GPU to network": "GPUs 1, 3, 5, 7 are farther from the network than the others: NODE"
+    },
+    "l40s_box": {
+        "GPU to network": "GPUs 4, 5, 6, 7 are farther from the network than the others: SYS",
+        "network ports": "port mlx5_1:1 is DOWN, the other port of its card is active",
+    },
+    "roce_bonds": {},
+    "aws_p5en": {},
+    "azure_nd": {},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_other_machines_have_by_design_is_a_note_at_most(tree: Tree, name: str) -> None:
+    verdicts = of_survey(survey_below(tree(name)))
+    assert {one.check: one.findings[0].text for one in verdicts if one.word == NOTE} == NOTED[name]
+    unknown = {one.check for one in verdicts if one.word == UNKNOWN}
+    assert unknown == ({"GPU to network"} if name == "azure_nd" else set())
+    assert cli.main(["topo", "--root", str(tree(name))]) == 0
+
+
+def test_a_card_that_is_missing_is_wrong(tree: Tree) -> None:
+    full = survey_below(tree("hgx_h100")).hosts[0]
+    without = replace(full, rdma_ports=tuple(one for one in full.rdma_ports if one.device != "mlx5_4"))
+    ((check, found),) = wrong(of_survey(Survey((without,))))
+    assert (check, found.text) == ("GPU to network", "GPU 2 is far from the network: NODE, the others PIX")
+
+
+def test_an_unused_port_that_other_hosts_use_is_wrong(tree: Tree) -> None:
+    box = survey_below(tree("l40s_box")).hosts[0]
+    ports = tuple(replace(one, state="ACTIVE", rate_gbit_s=200.0) for one in box.rdma_ports)
+    used = replace(box, name="used", rdma_ports=ports)
+    ((check, found),) = wrong(of_survey(Survey((box, used, replace(used, name="also")))))
+    assert check == "network ports"
+    assert found.text == "l40s: port mlx5_1:1 is DOWN, physically Polling"
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "word"),
+    [
+        ({"gpus": ()}, "GPUs", WRONG),
+        ({"gpus": (), "unknown": (Unknown("gpus", "no NVML"),)}, "GPUs", UNKNOWN),
+        ({"gpus": (), "unknown": (Unknown("gpus", "no NVML"),)}, "NVLink", UNKNOWN),
+        ({"gpus": (), "unknown": (Unknown("gpus", "no NVML"),)}, "GPUDirect RDMA", UNKNOWN),
+        ({"gpus": (), "unknown": (Unknown("gpus", "no NVML"),)}, "ACS", UNKNOWN),
+        ({"gpus": (), "unknown": (Unknown("gpus", "no NVML"),)}, "NCCL", UNKNOWN),
+        ({"gpus": (), "pci": (), "unknown": (Unknown("gpus", "no NVML"),)}, "NVLink", ABSENT),
+        ({"gpus": (), "pci": (), "unknown": (Unknown("gpus", "a"), Unknown("pci", "b"))}, "GPUs", UNKNOWN),
+    ],
+)
+def test_what_could_not_be_looked_at_is_never_fine(
+    tree: Tree, change: dict[str, Any], check: str, word: str
+) -> None:
+    host = replace(survey_below(tree("dgx_h100")).hosts[0], **change)
+    (verdict,) = (one for one in of_survey(Survey((host,))) if one.check == check)
+    assert verdict.word == word
+
+
+def test_as_few_lanes_on_all_gpus_are_noted(tree: Tree) -> None:
+    """So some models are sold; or a switch is missing."""
+    host = survey_below(tree("dgx_h100")).hosts[0]
+    few = []
+    for gpu in host.gpus:
+        links = tuple(replace(one, active=one.index < 8) for one in gpu.links)
+        few.append(replace(gpu, links=links))
+    (verdict,) = (
+        one for one in of_survey(Survey((replace(host, gpus=tuple(few)),))) if one.check == "NVLink"
+    )
+    assert verdict.word == NOTE
+    assert verdict.findings[0].text == "each NVIDIA H100 80GB HBM3 has 8 of 18 lanes of NVLink"
 
 
 def test_the_command(tree: Tree, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +166,7 @@ def job(tree: Tree, names: list[str], ranks: int, **process: Any) -> Survey:
                 mpi_library="Open MPI v5.0.6",
                 mpi_cuda_aware=True,
                 nccl="2.27.5",
+                nccl_cuda="12",
                 visible_devices=tuple(gpu.uuid for gpu in host.gpus),
             )
             processes.append(replace(usual, **process))
@@ -108,6 +188,11 @@ def test_a_job_in_which_all_is_well(tree: Tree) -> None:
     [
         (lambda job: changed(job, 3, nccl="2.21.5"), "NCCL", "2.27.5 (ranks 0-2), 2.21.5 (rank 3)"),
         (lambda job: changed(job, 1, mpi_library="MPICH 4.2"), "MPI", "MPICH 4.2 (rank 1)"),
+        (
+            lambda job: changed(job, 2, nccl_cuda="13.0"),
+            "CUDA",
+            "rank 2: NCCL was built for CUDA 13.0, and driver 535.129.03 knows CUDA up to 12.2",
+        ),
         (lambda job: changed(job, 2, memlock_bytes=65536), "locked memory", "rank 2 may lock 64 KiB"),
         (
             lambda job: changed(job, 2, environment=(("NCCL_ALGO", "Ring"),)),
@@ -202,6 +287,22 @@ def test_whether_nccl_takes_the_network(
     tree: Tree, environment: dict[str, str], word: str, words: str
 ) -> None:
     survey = job(tree, ["dgx_h100"], 1, environment=tuple(environment.items()))
+    (verdict,) = [one for one in of_survey(survey) if one.check == "NCCL's network"]
+    assert (verdict.word, words in verdict.findings[0].text) == (word, True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "word", "words"),
+    [
+        ({}, FINE, ""),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"}, FINE, ""),  # of verbs, which EFA has not
+        ({"FI_PROVIDER": "efa;shm"}, FINE, ""),
+        ({"FI_PROVIDER": "tcp"}, WRONG, "libfabric is told to leave EFA: FI_PROVIDER=tcp (rank 0)"),
+        ({"NCCL_NET": "Socket"}, WRONG, "NCCL goes over sockets, though EFA is there"),
+    ],
+)
+def test_whether_nccl_takes_efa(tree: Tree, environment: dict[str, str], word: str, words: str) -> None:
+    survey = job(tree, ["aws_p5en"], 1, environment=tuple(environment.items()))
     (verdict,) = [one for one in of_survey(survey) if one.check == "NCCL's network"]
     assert (verdict.word, words in verdict.findings[0].text) == (word, True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from hpccoll.errors import UsageError
 from hpccoll.topology.hardware import network, nvml, pci, processors, system
 from hpccoll.topology.hardware.document import Survey, decode, load
+from hpccoll.topology.hardware.domains import fabric_key
 from hpccoll.topology.hardware.files import Files, in_order
 from hpccoll.topology.hardware.model import Host, Process
 
@@ -54,6 +55,7 @@ def detect_host(root: str | os.PathLike[str] = "/") -> Host:
         interfaces=network.read_interfaces(files),
         gpu_direct=system.read_gpu_direct(files, kernel),
         nccl_conf=system.read_nccl_conf(files),
+        imex_channels=system.read_imex_channels(files) if any(map(fabric_key, gpus)) else None,
         unknown=tuple(dict.fromkeys(files.unknown)),
     )
 
@@ -77,6 +79,7 @@ def detect_process(root: str | os.PathLike[str] = "/") -> Process:
         mpi_library=software.mpi_library,
         mpi_cuda_aware=software.mpi_cuda_aware,
         nccl=software.nccl,
+        nccl_cuda=software.nccl_cuda,
         visible_devices=software.visible_devices,
         environment=system.read_environment(files),
         unknown=tuple(files.unknown),

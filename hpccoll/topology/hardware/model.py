@@ -187,7 +187,7 @@ class RdmaPort:
     Attributes:
         device: such as "mlx5_0".
         port: from 1.
-        link_layer: "InfiniBand" or "Ethernet" (RoCE).
+        link_layer: "InfiniBand", "Ethernet" (RoCE) or "Unspecified" (EFA).
         state: "ACTIVE", "DOWN", "INIT", "ARMED".
         physical_state: "LinkUp", "Polling", "Disabled".
         rate_gbit_s: of the link now.
@@ -234,6 +234,7 @@ class Interface:
         driver: the kernel's driver.
         address: on PCI; None for one without a card.
         numa_node: None where the kernel does not say.
+        master: the bond or bridge that it is a part of.
 
     """
 
@@ -245,6 +246,7 @@ class Interface:
     driver: str | None = None
     address: str | None = None
     numa_node: int | None = None
+    master: str | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class GpuDirect:
     """What GPUDirect RDMA stands on; there are two ways, and one suffices.
 
     Attributes:
-        peermem: the module nvidia_peermem (or nv_peer_mem) is loaded.
+        peermem: the module nvidia_peermem (nv_peer_mem, efa_nv_peermem) is loaded.
         open_driver: the driver's kernel modules are the open ones, which alone export memory by dma-buf.
         dma_buf: open modules from 515 on and a kernel from 5.12 on.
         iommu: the kernel has put devices into IOMMU groups.
@@ -280,6 +282,7 @@ class Host:
         shm_bytes: the size of /dev/shm.
         shm_free_bytes: known for this machine only.
         nccl_conf: the settings in /etc/nccl.conf.
+        imex_channels: by which GPUs of a fabric reach memory of other hosts, in /dev.
         unknown: what could not be read, and why.
 
     """
@@ -301,6 +304,7 @@ class Host:
     interfaces: tuple[Interface, ...] = ()
     gpu_direct: GpuDirect = field(default_factory=GpuDirect)
     nccl_conf: tuple[tuple[str, str], ...] = ()
+    imex_channels: int | None = None
     unknown: tuple[Unknown, ...] = ()
 
     def pci_device(self, address: str | None) -> PciDevice | None:
@@ -331,6 +335,7 @@ class Process:
         mpi_library: what MPI calls itself.
         mpi_cuda_aware: what MPI says of itself.
         nccl: the version of the NCCL that it would load, such as "2.28.3".
+        nccl_cuda: the CUDA that this NCCL was built for, such as "12" or "12.9".
         visible_devices: the UUIDs of the devices that CUDA shows it, by ordinal; None where it was not asked.
         environment: its variables for NCCL, hpccoll, UCX, CUDA and MPI's choice of network.
         unknown: what could not be read, and why.
@@ -342,6 +347,7 @@ class Process:
     mpi_library: str | None = None
     mpi_cuda_aware: bool | None = None
     nccl: str | None = None
+    nccl_cuda: str | None = None
     visible_devices: tuple[str, ...] | None = None
     environment: tuple[tuple[str, str], ...] = ()
     unknown: tuple[Unknown, ...] = ()

@@ -81,7 +81,7 @@ def _interface(files: Files, name: str) -> Interface:
     speed = files.parsed(f"{at}/speed", f"{what} speed_mbit_s" if physical else None, whole)
     if physical and speed is not None and speed <= 0:
         files.note(f"{what} speed_mbit_s", "the driver does not say")
-    driver = files.target(f"{at}/device/driver")
+    driver, master = files.target(f"{at}/device/driver"), files.target(f"{at}/master")
     return Interface(
         name=name,
         kind=kind,
@@ -91,6 +91,7 @@ def _interface(files: Files, name: str) -> Interface:
         driver=driver[-1] if driver else None,
         address=_address(files, at),
         numa_node=_numa_node(files, at, what) if _address(files, at) else None,
+        master=master[-1] if master else None,
     )
 
 

@@ -104,7 +104,7 @@ def read_gpu_direct(files: Files, kernel: str | None) -> GpuDirect:
     peermem = None
     if modules is not None:
         loaded = {line.split()[0] for line in modules.splitlines() if line.split()}
-        peermem = bool(loaded & {"nvidia_peermem", "nv_peer_mem"})
+        peermem = bool(loaded & {"nvidia_peermem", "nv_peer_mem", "efa_nv_peermem"})
     version, open_driver = read_driver(files)
     match = re.match(r"([0-9]{1,3})\.([0-9]{1,4})", kernel or "")
     dma_buf = None
@@ -133,6 +133,15 @@ def read_environment(files: Files) -> tuple[tuple[str, str], ...]:
     return tuple(
         sorted((name, _shown(name, value)) for name, value in found.items() if name.startswith(PREFIXES))
     )
+
+
+def read_imex_channels(files: Files) -> int | None:
+    """Through how many channels memory of other hosts may be reached; None where there is no /dev to look."""
+    if not files.exists("dev"):
+        files.note("imex_channels", "no directory /dev")
+        return None
+    at = "dev/nvidia-caps-imex-channels"
+    return len(files.names(at)) if files.exists(at) else 0
 
 
 def read_nccl_conf(files: Files) -> tuple[tuple[str, str], ...]:

@@ -75,9 +75,14 @@ def nvlink_text(gpu: Gpu) -> str:
     return f"{name}: {gpu.active_links} of {len(gpu.links)} lanes{to}{rate}"
 
 
+def layer_text(port: RdmaPort) -> str | None:
+    """What a port speaks: InfiniBand, RoCE or EFA; None: not known."""
+    return {"Ethernet": "RoCE", "Unspecified": "EFA"}.get(port.link_layer or "", port.link_layer)
+
+
 def port_text(port: RdmaPort) -> str:
     """A network port: `InfiniBand ACTIVE 200 Gbit/s`, `RoCE DOWN`."""
-    layer = "RoCE" if port.link_layer == "Ethernet" else port.link_layer or "unknown link layer"
+    layer = layer_text(port) or "unknown link layer"
     rate = f" {rate_text(port.rate_gbit_s)}" if port.active or port.rate_gbit_s else ""
     return f"{layer} {known(port.state)}{rate}"
 
