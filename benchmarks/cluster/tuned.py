@@ -108,7 +108,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("-e", "--max-bytes", default="16M", help="largest (16M)")
     add("-f", "--factor", type=int, default=8, help="from size to size (8)")
     add("--rounds", type=int, default=15, help="interleaved, of tune and of bench (15)")
-    add("--calls", type=int, default=4, help="of each plan in a round of bench (4)")
+    add("--calls", type=int, default=2, help="of each plan in a round of bench (2)")
     add("--within", type=float, default=5.0, help="percent (5)")
     add("--timeout-s", type=float, default=1800.0, help="of each run (1800)")
     add("--into", type=Path, default=REPOSITORY / "build" / "bench")

@@ -308,3 +308,22 @@ def test_an_uncaught_error_is_an_exit_status(tmp_path):
     result = run_program([sys.executable, str(script)], timeout_s=30)
     assert result.returncode != 0
     assert "RuntimeError: end" in result.stderr
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("restricted", [False, True])
+def test_the_cores_of_a_process_are_left_alone(world, restricted):
+    """Whatever a launcher or container has bound it to, before and after; nothing binds."""
+    before = os.sched_getaffinity(0)
+    try:
+        if restricted:
+            os.sched_setaffinity(0, {min(before)})
+        mine = os.sched_getaffinity(0)
+        comm = hpccoll.Communicator(world)
+        assert works(comm)
+        request = comm.Iallreduce(np.ones(1 << 16), np.empty(1 << 16))
+        request.Wait()
+        comm.close()
+        assert os.sched_getaffinity(0) == mine
+    finally:
+        os.sched_setaffinity(0, before)

@@ -13,7 +13,7 @@ from hpccoll.plans.links import Links
 from hpccoll.plans.machines import MACHINES
 from hpccoll.plans.measured import Time
 from hpccoll.plans.on_devices import OFF, SLOWER, by_nccl, choose_on_device, margin
-from hpccoll.plans.select import Choice
+from hpccoll.plans.select import Choice, describe
 from hpccoll.topology.layout import Layout
 
 WITH_GPUS = [machine for machine in MACHINES.values() if machine.links.fabric is not None]
@@ -152,3 +152,20 @@ def test_an_nvlink_domain_of_several_hosts_is_one_node() -> None:
     choice = choose("allgather", hosts.by_domain, 64 << 10, MACHINES["gb200-nvl72"].links)
     (rail,) = (one for one in choice.candidates if one.name == "rail")
     assert rail.made.steps[0].groups == tuple((rank, rank + 72) for rank in range(72))
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
+def test_equal_bytes_take_the_same_plan_whatever_the_elements(collective: str) -> None:
+    layout, links = Layout.parse("32x8"), MACHINES["dgx-h100"].links
+    count = 32768 // layout.size if collective in BLOCKED else 32768
+    of_int8, of_float64 = (
+        choose_on_device(
+            Collective(collective, layout.size, count // itemsize),
+            layout,
+            itemsize,
+            chunk_bytes=4 << 20,
+            links=links,
+        )
+        for itemsize in (1, 8)
+    )
+    assert describe(of_int8.candidates[0].made) == describe(of_float64.candidates[0].made)
