@@ -191,10 +191,14 @@ class DeviceSide:
             return machine_of(wanted).links, ""
         if self._by_mpi:
             return None, "steps between nodes are MPI's"
+        if self._config.layout:
+            return None, "the nodes are virtual"
         hosts = {json.dumps(fact["links"]) for fact in found}
         if len(hosts) > 1:
             return None, "the hosts have different GPUs, links or network cards"
         host = HostLinks.of(found[0]["links"])
+        # Where a cgroup hides the others, each rank sees its own GPU alone.
+        host = replace(host, gpus=max(host.gpus, *self._whole.by_node.counts))
         most = max(len({self._whole.node_of[rank] for rank in members}) for members in self._whole.domains)
         fabric = fabric_of(host, most, found[0]["version"])
         return (None, fabric) if isinstance(fabric, str) else (links_of(fabric), "")

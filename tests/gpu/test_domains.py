@@ -110,15 +110,15 @@ def test_a_plan_is_taken_where_its_price_is_clearly_lower(
 
 @pytest.mark.ranks(2, 4)
 def test_here_nothing_is_priced(stream: int) -> None:
-    """The stand-in's host has no network between nodes that has a price; nor has a test machine with GPUs."""
+    """Virtual nodes have no network between them that has a price."""
     layout = "+".join(["2"] * (MPI.COMM_WORLD.size // 2))
     with hpccoll.Communicator(MPI.COMM_WORLD, layout=layout) as comm:
         found = comm.explain("allgather", 4096, memory="device")
         assert found.plan == "flat"
         if comm.node_count == 1:
             assert found.why.startswith("NCCL's own call, which is all there is for one node")
-        elif "STANDIN_FOLDER" in os.environ:
-            assert found.why.startswith("NCCL's own call: nothing was measured, and the network between")
+        else:
+            assert found.why == "NCCL's own call: nothing was measured, and the nodes are virtual"
             assert isnan(found.candidates[0].time_s)
             assert "not priced" in str(found)
         with pytest.raises(UsageError, match="memory is 'gpu': must be one of host, device"):
@@ -152,3 +152,35 @@ if rank == 0:
     done = run_ranks(4, ["-c", program], timeout_s=120)
     assert done.returncode == 0, done
     assert done.stdout.strip() == "((0, 2), (1,), (3,))"
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("rack", [SPANNING], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({}, ""),
+        ({"lanes": 17}, "the hosts have different GPUs, links or network cards"),
+    ],
+    ids=["alike", "one differs"],
+)
+def test_prices_are_those_of_the_hosts_that_a_domain_joins(
+    rack: Any, stream: int, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], why: str
+) -> None:
+    """Two hosts of four GPUs and cards each are a node of eight; the same on all ranks."""
+    from hpccoll.plans.detected import HostLinks
+    from hpccoll.runtime import device_side
+
+    tray = HostLinks(4, 5.0, 18, True, (("InfiniBand", 400.0),) * 4)
+    mine = replace(tray, **change) if rack.rank == 2 else tray
+    monkeypatch.setattr(device_side, "own_links", lambda: mine)
+    found = rack.explain("allgather", 4096, memory="device")
+    perform(rack, Job("allgather", 1024), stream)
+    links = rack._context.on_devices.side._links
+    if why:
+        assert links is None
+        assert found.why == f"NCCL's own call: nothing was measured, and {why}"
+        return
+    assert (links.fabric.gpus, links.fabric.cards, links.fabric.network.name) == (8, 8, "InfiniBand NDR")
+    assert not isnan(found.candidates[0].time_s)
+    assert rack.allgather(str(found)) == [str(found)] * 4
