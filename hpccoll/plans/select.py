@@ -10,6 +10,7 @@ from hpccoll.plans.collective import LOCALLY_RAGGED, Collective
 from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.flat import ONE_SHOT, one_by_one, payload_elements
 from hpccoll.plans.links import Links
+from hpccoll.plans.margins import FLAT, clearly_cheaper
 from hpccoll.plans.measured import Measured, Time, call_bytes, decide
 from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.topology.layout import Layout
@@ -119,6 +120,12 @@ def _by_measurement(
     every = [replace(one, measured=times.get(one.name)) for one in found]
     if any(one.name == only for one in every):
         return Choice(tuple(every), f"asked for by name: {only}")
+    if tuning.links.fabric is not None and any(one.name == FLAT for one in every):
+        # As communicators choose for arrays on devices (on_devices.py).
+        prices = {one.name: one.time_s for one in every}
+        taken, why = clearly_cheaper(prices, collective.elements * itemsize)
+        every.sort(key=lambda one: one.name != taken)
+        return Choice(tuple(every), why)
     taken, why = decide(every[0].name, {one.name: one.measured for one in every if one.measured is not None})
     every.sort(key=lambda one: one.name != taken)
     return Choice(tuple(every), why)

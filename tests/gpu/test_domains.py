@@ -15,6 +15,7 @@ from mpi4py import MPI
 import hpccoll
 from hpccoll.errors import UsageError
 from hpccoll.plans import on_devices
+from hpccoll.plans.margins import margin
 from hpccoll.topology.layout import Layout
 from tests.gpu.memory import mirror, perform
 from tests.support.launch import run_ranks
@@ -86,8 +87,8 @@ def test_a_plan_is_taken_where_its_price_is_clearly_lower(
     with hpccoll.Communicator(MPI.COMM_WORLD, layout="2+2", device_machine="dgx-a100") as comm:
         sure = comm.explain("broadcast", 64, memory="device")
         assert sure.plan == "flat"
-        assert sure.candidates[0].time_s < sure.candidates[1].time_s * on_devices.margin(64)
-        clear = on_devices.margin(128)
+        assert sure.candidates[0].time_s < sure.candidates[1].time_s * margin(64)
+        clear = margin(128)
         perform(comm, Job("broadcast", 16), stream)
         times = 1.02 * clear * sure.candidates[1].time_s / sure.candidates[0].time_s
         cheap = comm.explain("broadcast", 128, dtype="i4", memory="device")

@@ -162,7 +162,8 @@ def test_two_levels_pay_where_nccl_has_no_logarithmic_algorithm_for_many_gpus_a_
         for nodes, wanted in ((1, "flat"), (16, "rail"), (64, "rail"), (512, "rail")):
             layout = machine.layout(nodes)
             call = Collective(collective, layout.size, count_of(collective, layout, 4 << 20))
-            assert candidates(call, layout, 4, Tuning(links=machine.links))[0].name == wanted
+            found = candidates(call, layout, 4, Tuning(links=machine.links))
+            assert min(found, key=lambda one: one.time_s).name == wanted
     layout = machine.layout(64)
     found = candidates(Collective("allreduce", 512, 1 << 26), layout, 4, Tuning(links=machine.links))
     assert found[0].name == "flat"

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from benchmarks.published.figures import figures
+from hpccoll.plans import select
 from hpccoll.plans.collective import BLOCKED, Collective
 from hpccoll.plans.links import Links
 from hpccoll.plans.machines import MACHINES
+from hpccoll.plans.margins import OFF, SLOWER, margin
 from hpccoll.plans.measured import Time
-from hpccoll.plans.on_devices import OFF, SLOWER, by_nccl, choose_on_device, margin
-from hpccoll.plans.select import Choice, describe
+from hpccoll.plans.on_devices import by_nccl, choose_on_device
+from hpccoll.plans.select import Choice, Tuning, describe
 from hpccoll.topology.layout import Layout
 
 WITH_GPUS = [machine for machine in MACHINES.values() if machine.links.fabric is not None]
@@ -169,3 +171,15 @@ def test_equal_bytes_take_the_same_plan_whatever_the_elements(collective: str) -
         for itemsize in (1, 8)
     )
     assert describe(of_int8.candidates[0].made) == describe(of_float64.candidates[0].made)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast", "gather"])
+def test_hpccoll_plan_shows_what_a_communicator_takes(collective: str) -> None:
+    """By the same margins."""
+    links = MACHINES["dgx-h100"].links
+    for layout in map(Layout.parse, ("8", "2x8", "16x8", "64x8")):
+        for nbytes in SIZES[::3]:
+            count = nbytes // layout.size if collective in BLOCKED else nbytes
+            shown = select.choose(Collective(collective, layout.size, count), layout, 1, Tuning(links=links))
+            taken = choose(collective, layout, nbytes, links)
+            assert shown.candidates[0].name == taken.candidates[0].name

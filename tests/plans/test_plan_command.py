@@ -213,7 +213,10 @@ def test_a_machine_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None
     assert text.startswith(
         "allgather of 16 MiB (128 x 32768 float32) on 16 nodes (16x8) of dgx-h100: 8 H100, 8 NDR cards\n"
     )
-    assert "plan: rail(native) (lowest predicted time)" in text
+    unsure = "rail is predicted 1.74 times as fast, and below 1.94 that is not sure"
+    assert f"plan: flat (NCCL's own call: {unsure})" in text
+    sure = output(capsys, *arguments[:-1], "1M")
+    assert "plan: rail(native) (predicted 1.84 times as fast as NCCL's own call; 1.72 is enough)" in sure
     assert "ring" not in text
     assert "the check" not in text
     found = document(capsys, *arguments)
