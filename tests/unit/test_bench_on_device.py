@@ -133,7 +133,7 @@ def comm_on_devices(chosen: str = "flat") -> Any:
     def travels(collective: str, how: Any, dtype: Any, *, ragged: bool) -> Travel | None:
         return travel(how, dtype, scans=collective in SCANS)
 
-    side = SimpleNamespace(travels=travels, chosen=lambda collective, nbytes: chosen)
+    side = SimpleNamespace(travels=travels, explain=lambda *asked: SimpleNamespace(plan=chosen))
     return SimpleNamespace(size=2, _context=SimpleNamespace(on_devices=SimpleNamespace(side=side)))
 
 
