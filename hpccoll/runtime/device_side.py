@@ -23,18 +23,15 @@ from mpi4py import MPI
 from hpccoll.arrays.buffer import Buffer
 from hpccoll.arrays.device import Home, home_of, unowned
 from hpccoll.calls import Call
-from hpccoll.config import UNPRICED, Config
+from hpccoll.config import Config
 from hpccoll.errors import ResourceError
 from hpccoll.memory import device as memory
 from hpccoll.ops.kernels import conversion
 from hpccoll.ops.on_device import SCALED, Travel, travel
 from hpccoll.ops.table import Arithmetic
 from hpccoll.plans.collective import SCANS, Collective
-from hpccoll.plans.detected import HostLinks, fabric_of, links_of
 from hpccoll.plans.hazards import IN_PLACE
-from hpccoll.plans.links import Links
 from hpccoll.plans.lower import lower
-from hpccoll.plans.machines import machine_of
 from hpccoll.plans.measured import DEVICE, DeviceFacts, Measured, call_bytes
 from hpccoll.plans.on_devices import by_nccl, choose_on_device, plan_on_device
 from hpccoll.plans.select import Choice
@@ -44,6 +41,7 @@ from hpccoll.runtime.device_blocks import Blocks, PlansOfBlocks
 from hpccoll.runtime.device_combining import Combining
 from hpccoll.runtime.device_groups import DeviceGroups
 from hpccoll.runtime.device_memory import Lease, Registered
+from hpccoll.runtime.device_prices import links_by, names_of
 from hpccoll.runtime.device_program import CROSSING, DeviceProgram
 from hpccoll.runtime.elsewhere import Elsewhere
 from hpccoll.runtime.planning import Explanation, count_of, order_of
@@ -161,8 +159,8 @@ class DeviceSide:
         texts = gather(self._private, json.dumps(facts).encode(), self._deadline(), "devices of all ranks")
         found = [json.loads(text) for text in texts]
         self._has_cupy = all(fact["cupy"] for fact in found)
-        self._trust(DeviceFacts.of(found[0]["version"], self._names(found)))
-        self._links, self._not_priced = self._price_by(found)
+        self._trust(DeviceFacts.of(found[0]["version"], names_of(self._whole, found)))
+        self._links, self._not_priced = links_by(found, self._whole, self._config, self._by_mpi)
         if self._config.device_path == "host":
             return "device_path is host"
         if self._config.checksums:
@@ -173,35 +171,6 @@ class DeviceSide:
         if reason and self._rank == 0:
             warnings.warn(f"collectives on device arrays go over the host: {reason}", stacklevel=2)
         return reason
-
-    def _names(self, found: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Of each rank's device, with its NVLink domain where that is not its node."""
-        domains = self._whole.domain_of or ("",) * self._size
-        return [
-            fact["name"] if domain == "" else f"{fact['name']} in NVLink domain {domain}"
-            for fact, domain in zip(found, domains, strict=True)
-        ]
-
-    def _price_by(self, found: Sequence[Mapping[str, Any]]) -> tuple[Links | None, str]:
-        """The links by which plans are priced, or None and why; the same on all ranks."""
-        wanted = self._config.device_machine
-        if wanted == UNPRICED:
-            return None, f"device_machine is {UNPRICED}"
-        if wanted:
-            return machine_of(wanted).links, ""
-        if self._by_mpi:
-            return None, "steps between nodes are MPI's"
-        if self._config.layout:
-            return None, "the nodes are virtual"
-        hosts = {json.dumps(fact["links"]) for fact in found}
-        if len(hosts) > 1:
-            return None, "the hosts have different GPUs, links or network cards"
-        host = HostLinks.of(found[0]["links"])
-        # Where a cgroup hides the others, each rank sees its own GPU alone.
-        host = replace(host, gpus=max(host.gpus, *self._whole.by_node.counts))
-        most = max(len({self._whole.node_of[rank] for rank in members}) for members in self._whole.domains)
-        fabric = fabric_of(host, most, found[0]["version"])
-        return (None, fabric) if isinstance(fabric, str) else (links_of(fabric), "")
 
     def _trust(self, here: DeviceFacts) -> None:
         """Times of other devices, or of another NCCL, are not used, and that is said."""
