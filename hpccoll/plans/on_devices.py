@@ -11,7 +11,7 @@ from hpccoll.plans.collective import SCANS, Collective
 from hpccoll.plans.cost import Cost, price
 from hpccoll.plans.links import Links
 from hpccoll.plans.margins import FLAT, clearly_cheaper
-from hpccoll.plans.measured import Time, decide
+from hpccoll.plans.measured import Time, call_bytes, decide
 from hpccoll.plans.select import CHUNKS, Candidate, Choice
 from hpccoll.plans.steps import NATIVE, Plan
 from hpccoll.topology.layout import Layout
@@ -60,7 +60,7 @@ def choose_on_device(
     found = [replace(one, measured=known.get(one.name)) for one in found]
     if links is not None:
         found.sort(key=lambda one: one.time_s)
-    nbytes = collective.elements * itemsize
+    nbytes = call_bytes(collective, itemsize)
     taken, why = _taken(found, known, nbytes, links is not None, why_not, only)
     found.sort(key=lambda one: one.name != taken)
     return Choice(tuple(found), why)

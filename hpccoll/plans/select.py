@@ -123,7 +123,7 @@ def _by_measurement(
     if tuning.links.fabric is not None and any(one.name == FLAT for one in every):
         # As communicators choose for arrays on devices (on_devices.py).
         prices = {one.name: one.time_s for one in every}
-        taken, why = clearly_cheaper(prices, collective.elements * itemsize)
+        taken, why = clearly_cheaper(prices, call_bytes(collective, itemsize))
         every.sort(key=lambda one: one.name != taken)
         return Choice(tuple(every), why)
     taken, why = decide(every[0].name, {one.name: one.measured for one in every if one.measured is not None})

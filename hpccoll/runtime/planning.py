@@ -244,6 +244,8 @@ class Planner:
 
     def only(self, collective: str, asked: str, *, on_device: bool = False) -> str:
         """The plan asked for by name, by `asked` or else by the setting, where this collective has it."""
+        if not asked and collective not in self._wanted:
+            return ""  # at once: every call asks
         known = names(collective, self._on_devices if on_device else self._layout)
         wanted = asked if asked in known else self._wanted.get(collective, "")
         return wanted if wanted in known else ""
