@@ -7,8 +7,10 @@ import sys
 from importlib import metadata
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
+from hpccoll import cli
 from tests.support.launch import Result, environment, run_program, run_ranks
 
 
@@ -27,6 +29,15 @@ def test_versions() -> None:
     assert lines[4].startswith("CUDA: ")
     assert f"mpi4py {metadata.version('mpi4py')}" in lines[5]
     assert "turned off" in hpccoll_command("--version", HPCCOLL_NATIVE="0").stdout
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also that no text has a percent sign which argparse takes for a format."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert "options:" in capsys.readouterr().out
 
 
 def test_no_command() -> None:

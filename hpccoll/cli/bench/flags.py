@@ -93,7 +93,7 @@ _COMPARED: tuple[Flag, ...] = (
         "PERCENT",
         None,
         "with --compare, exit status 1 where the plan that selection takes is slower than the best one, or "
-        "than flat, by more than that, and so is the lower end of the ratio's 95 % interval",
+        "than flat, by more than that, and so is the lower end of the ratio's 95 %% interval",
     ),
 )
 _SHOWN: tuple[Flag, ...] = (
