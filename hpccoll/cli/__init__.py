@@ -22,25 +22,31 @@ GOOD, WRONG, MISUSE = 0, 1, 2
 PATIENCE_S = 10.0  # for other ranks, when one finds the command wrong
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand.  Exit status: 0 good, 1 found wrong, 2 misuse.
-
-    A failure on one rank of several ends the whole job, so that no other rank waits for it.
-    """
-    parser = argparse.ArgumentParser(prog="hpccoll", description=__doc__.split(":")[0] + ".")
-    parser.add_argument("--version", action="store_true", help="of hpccoll, MPI, NCCL and packages")
-    commands = parser.add_subparsers(dest="command")
+def parser() -> argparse.ArgumentParser:
+    """What reads the command line; its result's `run` is the subcommand."""
+    found = argparse.ArgumentParser(prog="hpccoll", description=__doc__.split(":")[0] + ".")
+    found.add_argument("--version", action="store_true", help="of hpccoll, MPI, NCCL and packages")
+    commands = found.add_subparsers(dest="command")
     for name in COMMANDS:
         module = import_module(f"hpccoll.cli.{name}")
         sub = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
         module.configure(sub)
         sub.set_defaults(run=module.run)
-    args = parser.parse_args(argv)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand.  Exit status: 0 good, 1 found wrong, 2 misuse.
+
+    A failure on one rank of several ends the whole job, so that no other rank waits for it.
+    """
+    asked = parser()
+    args = asked.parse_args(argv)
     if args.version:
         print(version.text())
         return GOOD
     if args.command is None:
-        parser.error("which command?")
+        asked.error("which command?")
     try:
         status = int(args.run(args))
         sys.stdout.flush()

@@ -1,0 +1,75 @@
+"""What the documentation shows of a terminal is what the commands print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import Block, blocks, name, pages
+from tests.docs.session import difference, rehearse, words
+from tests.support.virtual_hosts import available
+
+PAGES = [page for page in pages() if any(blocks(page, "console"))]
+
+
+def runnable(page: Path, root: bool, slow: bool) -> list[Block]:
+    """The page's blocks that run, those for root and slow ones only where wanted."""
+    these = [block for block in blocks(page, "console") if block.run is not None]
+    return [one for one in these if (root or not words(one).root) and (slow or not words(one).slow)]
+
+
+QUICK = [page for page in PAGES if runnable(page, root=False, slow=False)]
+SLOW = [page for page in PAGES if len(runnable(page, False, True)) > len(runnable(page, False, False))]
+ROOT = [page for page in PAGES if len(runnable(page, True, True)) > len(runnable(page, False, True))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_runs_or_says_why_not(page: Path) -> None:
+    for block in blocks(page, "console"):
+        assert (block.run is None) != (not block.not_run), block.where
+        words(block)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", QUICK, ids=name)
+def test_terminal(page: Path, tmp_path: Path) -> None:
+    assert not list(rehearse(runnable(page, root=False, slow=False), tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", SLOW, ids=name)
+def test_slow_terminal(page: Path, tmp_path: Path) -> None:
+    assert not list(rehearse(runnable(page, root=False, slow=True), tmp_path))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", ROOT, ids=name)
+def test_terminal_with_virtual_hosts(page: Path, tmp_path: Path) -> None:
+    reason = available()
+    if reason is not None:
+        pytest.skip(reason)
+    assert not list(rehearse(runnable(page, root=True, slow=True), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "shape", "same"),
+    [
+        ("a 1 ms\nb", "a 1 ms\nb", False, True),
+        ("a 1 ms\nb", "a 2 ms\nb", False, False),
+        ("a 1 ms\nb", "a 20.5 us\nb", True, True),
+        ("a 1 ms\nb", "c 1 ms\nb", True, False),
+        ("rank 2 is slow", "rank  3 is slow", True, True),
+        ("a\nx\ny\nb", "a\n...\nb", False, True),
+        ("a\nx\ny\nc", "a\n...\nb", False, False),
+        ("a\nb\nc", "a\n...", False, True),
+        ("z\na\nb\nc", "a\n...", False, False),
+        ("a\nb", "...\nb\n...\na", False, False),
+        ("a\nb", "a", False, False),
+        ("", "a", True, False),
+    ],
+)
+def test_difference(printed: str, expected: str, shape: bool, same: bool) -> None:
+    assert (difference(printed.splitlines(), expected.splitlines(), shape) == "") == same
