@@ -3,18 +3,23 @@
     <!-- run -->            the output is compared as it stands; a line `...` is any lines, or none
     <!-- run: shape -->     numbers with their units, bars and the spaces between columns may be others: of what
                             is measured
+    <!-- run: prose -->     lines that are indented by four spaces or more go on with the line before, wherever it
+                            was broken
     <!-- run: status 1 -->  the exit status of the last command (by default 0)
     <!-- run: slow -->      in `make test-slow` only;  root: there, with virtual hosts
 
-`python -m tests.docs.session PAGE ...` runs the blocks of pages and writes what differs.
+`python -m tests.docs.session PAGE ...` runs the blocks of pages and prints what differs; with `--write` it puts what
+is printed now into the pages.
 """
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
 import shlex
+import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,10 +29,12 @@ from pathlib import Path
 from tests.docs.blocks import Block, blocks
 from tests.support.launch import REPOSITORY, find_mpiexec, run_program
 
-__all__ = ["Words", "commands", "difference", "rehearse", "words"]
+__all__ = ["Words", "commands", "difference", "link_repository", "rehearse", "renewed", "words"]
 
 LIMIT_S = 150.0
 ANYTHING = "..."
+HOST = "host"  # this machine, in pages
+ENVIRONMENT = {"HPCCOLL_TIMEOUT_S": "300"}  # as for users: what hangs is to be seen
 # In this order: a bar, a number with what is glued to it or a unit behind it, spaces.
 MASKS = (
     (re.compile(r"={2,}|-{2,}|#{2,}"), "="),
@@ -41,6 +48,7 @@ class Words:
     """What the comment before a block says."""
 
     shape: bool = False
+    prose: bool = False
     slow: bool = False
     root: bool = False
     status: int = 0
@@ -77,20 +85,45 @@ def commands(block: Block) -> list[tuple[str, list[str]]]:
 
 def rehearse(these: Iterable[Block], directory: Path) -> Iterator[str]:
     """Run the blocks one after the other in `directory`; yield a text for each that does not print the same."""
+    for played in play(these, directory):
+        said = words(played.block)
+        fault = difference(played.printed, played.expected, said.shape, said.prose)
+        if played.failed or fault:
+            yield f"{played.block.where}: $ {played.command}\n{played.failed or fault}"
+
+
+@dataclass(frozen=True)
+class Played:
+    """A command of a block that was run; `failed`: why, when its exit status is another than the block says."""
+
+    block: Block
+    command: str
+    expected: Sequence[str]
+    printed: Sequence[str]
+    failed: str
+
+
+def link_repository(directory: Path) -> None:
+    """Make the repository's files seem to lie in `directory`, so that what a page writes is not written there."""
     for entry in REPOSITORY.iterdir():
         if entry.name not in (".git", "build") and not (directory / entry.name).exists():
             (directory / entry.name).symlink_to(entry)
+
+
+def play(these: Iterable[Block], directory: Path) -> Iterator[Played]:
+    """Run the commands of the blocks in `directory`, where the repository's files seem to lie."""
+    link_repository(directory)
     for block in these:
-        expected = words(block)
-        for number, (command, lines) in enumerate(commands(block), 1):
-            last = number == len(commands(block))
-            done = run_program(["bash", "-c", _script(command)], timeout_s=LIMIT_S, cwd=directory)
-            status = expected.status if last else 0
-            fault = difference(done.stdout.splitlines(), lines, expected.shape)
+        every = commands(block)
+        for number, (command, lines) in enumerate(every, 1):
+            done = run_program(["bash", "-c", _script(command)], timeout_s=LIMIT_S, env=ENVIRONMENT, cwd=directory)
+            status = words(block).status if number == len(every) else 0
+            failed = ""
             if done.timed_out or done.returncode != status:
-                fault = f"exit status {done.returncode}, not {status}\n{done.stdout}{done.stderr}"
-            if fault:
-                yield f"{block.where}: $ {command}\n{fault}"
+                failed = f"exit status {done.returncode}, not {status}\n{done.stdout}{done.stderr}"
+            printed = re.sub(rf"\b{re.escape(socket.gethostname())}\b", HOST, done.stdout)
+            printed = printed.replace(f"{directory}/", "")
+            yield Played(block, command, lines, printed.splitlines(), failed)
 
 
 def _script(command: str) -> str:
@@ -102,46 +135,105 @@ def _script(command: str) -> str:
     return "\n".join(["exec 2>&1", *lines, command])
 
 
-def difference(printed: Sequence[str], expected: Sequence[str], shape: bool = False) -> str:
+def difference(
+    printed: Sequence[str], expected: Sequence[str], shape: bool = False, prose: bool = False
+) -> str:
     """Of what was printed from what was expected; "" when there is none."""
-    have = [_form(line, shape) for line in printed]
-    want = [_form(line, shape) for line in expected]
-    while have and not have[-1]:
-        have.pop()
-    while want and not want[-1]:
-        want.pop()
-    if _matches(have, want):
+    have, want = _forms(_whole(printed, prose), shape), _forms(_whole(expected, prose), shape)
+    if _aligned(have, want) is not None:
         return ""
     return "\n".join(difflib.unified_diff(want, have, "in the page", "printed", lineterm="", n=2))
 
 
+def renewed(printed: Sequence[str], expected: Sequence[str], prose: bool = False) -> list[str] | None:
+    """The expected lines as they are printed now; None where more than numbers has changed."""
+    have, want = _whole(printed, prose), _whole(expected, prose)
+    places = _aligned(_forms(have, True), _forms(want, True))
+    if places is None:
+        return None
+    lines = [ANYTHING if place is None else have[place] for place in places]
+    lines = [line.rstrip() for whole in lines for line in whole.split("\n")]
+    return [*lines, *want[len(places) :]]
+
+
+def _whole(lines: Sequence[str], prose: bool) -> list[str]:
+    """The lines, of prose those that belong together as one."""
+    whole: list[str] = []
+    for line in lines:
+        if prose and whole and line.startswith("    "):
+            whole[-1] += f"\n{line}"
+        else:
+            whole.append(line)
+    return whole
+
+
+def _forms(lines: Sequence[str], shape: bool) -> list[str]:
+    forms = [_form(" ".join(line.split()) if "\n" in line else line, shape) for line in lines]
+    while forms and not forms[-1]:
+        forms.pop()
+    return forms
+
+
 def _form(line: str, shape: bool) -> str:
-    line = line.rstrip()
-    if shape and line.strip() != ANYTHING:
-        for pattern, mask in MASKS:
-            line = pattern.sub(mask, line)
-    return line.strip() if shape else line
+    if not shape or line.strip() == ANYTHING:
+        return line.rstrip()
+    for pattern, mask in MASKS:
+        line = pattern.sub(mask, line)
+    return line.strip()
 
 
-def _matches(have: Sequence[str], want: Sequence[str]) -> bool:
-    """Each stretch between lines `...` is there, in order; nothing else where there is no such line."""
-    if ANYTHING not in [line.strip() for line in want]:
-        return list(have) == list(want)
-    place = next(number for number, line in enumerate(want) if line.strip() == ANYTHING)
-    if list(have[:place]) != list(want[:place]):
-        return False
-    rest = want[place + 1 :]
-    return not rest or any(_matches(have[begin:], rest) for begin in range(place, len(have) + 1))
+def _aligned(have: Sequence[str], want: Sequence[str], begin: int = 0) -> list[int | None] | None:
+    """For each line that is wanted the place where it is, None for a line `...`; None when they do not match."""
+    if not want:
+        return [] if begin == len(have) else None
+    if want[0].strip() == ANYTHING:
+        if len(want) == 1:
+            return [None]
+        for place in range(begin, len(have) + 1):
+            rest = _aligned(have, want[1:], place)
+            if rest is not None:
+                return [None, *rest]
+        return None
+    if begin == len(have) or have[begin] != want[0]:
+        return None
+    rest = _aligned(have, want[1:], begin + 1)
+    return None if rest is None else [begin, *rest]
+
+
+def write(page: Path, directory: Path) -> None:
+    """Put into the page what its commands print now, where only numbers have changed."""
+    source = page.read_text()
+    texts: dict[int, tuple[str, list[str]]] = {}
+    for played in play(_runnable(page), directory):
+        lines = renewed(played.printed, played.expected, words(played.block).prose)
+        if lines is None:
+            print(f"{played.block.where}: $ {played.command}: more than numbers has changed; left as it is")
+        _, parts = texts.setdefault(played.block.line, (played.block.text, []))
+        parts += [f"$ {played.command}", *(played.expected if lines is None else lines)]
+    for text, parts in texts.values():
+        source = source.replace(text, "\n".join(parts) + "\n")
+    page.write_text(source)
+
+
+def _runnable(page: Path) -> list[Block]:
+    these = [one for one in blocks(page, "console") if one.run is not None]
+    return [one for one in these if os.geteuid() == 0 or not words(one).root]
 
 
 def main() -> None:
     """Run the blocks of the pages named; exit status 1 where one prints something else."""
+    parser = argparse.ArgumentParser(prog="python -m tests.docs.session", description="Terminals of pages.")
+    parser.add_argument("--write", action="store_true", help="put what is printed now into the pages")
+    parser.add_argument("pages", nargs="+", type=Path)
+    args = parser.parse_args()
     faults = []
-    for name in sys.argv[1:]:
-        these = [one for one in blocks(Path(name).resolve(), "console") if one.run is not None]
-        root = os.geteuid() == 0
+    for name in args.pages:
+        page = name.resolve()
         with tempfile.TemporaryDirectory() as directory:
-            for fault in rehearse([one for one in these if root or not words(one).root], Path(directory)):
+            if args.write:
+                write(page, Path(directory))
+                continue
+            for fault in rehearse(_runnable(page), Path(directory)):
                 print(fault, end="\n\n")
                 faults.append(fault)
     sys.exit(1 if faults else 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Block, blocks, name, pages
-from tests.docs.session import difference, rehearse, words
+from tests.docs.session import difference, rehearse, renewed, words
 from tests.support.virtual_hosts import available
 
 PAGES = [page for page in pages() if any(blocks(page, "console"))]
@@ -73,3 +73,17 @@ def test_terminal_with_virtual_hosts(page: Path, tmp_path: Path) -> None:
 )
 def test_difference(printed: str, expected: str, shape: bool, same: bool) -> None:
     assert (difference(printed.splitlines(), expected.splitlines(), shape) == "") == same
+
+
+def test_prose_may_break_elsewhere() -> None:
+    page = ["job", "  slow: rank 2 has waited", "    for 3 s", "..."]
+    printed = ["job", "  slow: rank 12 has", "    waited for 13.5 s", "end"]
+    assert difference(printed, page, shape=True)
+    assert difference(printed, page, shape=True, prose=True) == ""
+    assert renewed(printed, page, prose=True) == [*printed[:3], "..."]
+
+
+def test_renewed() -> None:
+    page = ["time  2 ms", "...", "rank 3", "", ""]
+    assert renewed(["time 11.5 us", "x", "y", "rank 4"], page) == ["time 11.5 us", "...", "rank 4", "", ""]
+    assert renewed(["time 11.5 us", "x", "y", "host 4"], page) is None

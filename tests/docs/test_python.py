@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import hpccoll
 from tests.docs.blocks import Block, blocks, name, pages
+from tests.docs.session import link_repository
 
 PAGES = [page for page in pages() if any(blocks(page, "python"))]
 
@@ -26,6 +27,7 @@ def compiled(block: Block) -> Any:
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_blocks(page: Path, world: MPI.Intracomm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link_repository(tmp_path)
     monkeypatch.chdir(tmp_path)
     comm = hpccoll.Communicator(world)
     given: dict[str, Any] = {"__name__": "page", "MPI": MPI, "np": np, "hpccoll": hpccoll, "comm": comm}
