@@ -33,7 +33,10 @@ include_patterns = [
 ]
 # Folders that hold no pages: they would be walked in vain.
 exclude_patterns = [".venv*", ".git", "build", "hpccoll", "tests", "dist", "*.egg-info", ".*_cache"]
-suppress_warnings = ["myst.header"]  # a page may begin below the first level, as changelogs do
+suppress_warnings = [
+    "myst.header",  # a page may begin below the first level
+    "toc.no_title",  # results are as programs wrote them, some without a heading
+]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
