@@ -47,6 +47,7 @@ default_role = "code"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_mock_imports = ["torch"]
 python_maximum_signature_line_length = 100
