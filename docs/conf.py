@@ -1,7 +1,7 @@
 """Sphinx for this repository: `make docs` builds build/docs from the same Markdown that a forge shows.
 
-The source directory is the repository itself, so that links between README.md, docs/ and the other folders are
-the same files here and there; what is not Markdown is offered for download.
+The source directory is the repository itself, so that links between README.md, docs/ and the other folders
+lead to the same files here and there; what is not Markdown is offered for download.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ autodoc_typehints = "signature"
 autodoc_mock_imports = ["torch"]
 python_maximum_signature_line_length = 100
 
-# Names that users import must resolve.  Those of other projects are text, since their pages may be out of reach
-# here, and so are types of inner modules that the reference does not have.
+# Names that users import must resolve.  Those of other projects are text, since their pages may be out of
+# reach here, and so are types of inner modules that the reference does not have.
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!hpccoll\.).*"),

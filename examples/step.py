@@ -1,11 +1,11 @@
 """One step of data-parallel training, as slow or as fast as its communication lets it be.
 
-    mpirun -n 4 python examples/step.py             # gradients are averaged one by one, after the backward pass
-    mpirun -n 4 python examples/step.py --overlap   # in buckets, during it
+    mpirun -n 4 python examples/step.py            # averages one by one, after the backward pass
+    mpirun -n 4 python examples/step.py --overlap  # in buckets, during it
 
 Every rank has `--layers` gradients of `--kilobytes` each.  Computing them takes `--compute-ms` in all, for
 which the process sleeps: so it is for a host whose GPU computes, and no core is missing to communication.
-Each rank has as much to compute as with fewer ranks, so that the samples a second should grow as the ranks do.
+Each rank has as much to compute as with fewer ranks: the samples a second should grow as the ranks do.
 
 The averages of the last step are compared with what they must be.  Exit status: 0 they are right, 1 not.
 """

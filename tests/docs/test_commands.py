@@ -1,4 +1,4 @@
-"""Commands in the documentation that are shown without their output: they parse, and what they name is there."""
+"""Commands in the documentation that are shown without output: they parse, and what they name is there."""
 
 from __future__ import annotations
 

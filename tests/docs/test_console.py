@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import Block, blocks, name, pages
-from tests.docs.session import difference, rehearse, renewed, words
+from tests.docs.comparison import difference, renewed
+from tests.docs.session import rehearse, words
 from tests.support.virtual_hosts import available
 
 PAGES = [page for page in pages() if any(blocks(page, "console"))]

@@ -12,7 +12,9 @@ from tests.docs.pictures import drawing_commands, form
 from tests.support.launch import REPOSITORY
 
 
-@pytest.mark.parametrize(("picture", "arguments"), list(drawing_commands()), ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("picture", "arguments"), list(drawing_commands()), ids=lambda value: str(value)[:60]
+)
 def test_picture(picture: str, arguments: list[str], tmp_path: Path) -> None:
     drawn = tmp_path / "drawn.svg"
     assert cli.main([*arguments[:-1], str(drawn)]) == 0

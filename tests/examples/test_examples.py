@@ -14,8 +14,8 @@ import pytest
 from tests.support.launch import REPOSITORY, Result, environment, run_program, run_ranks
 
 EXAMPLES = REPOSITORY / "examples"
-DIGITS, HEAT, CG, DEMO = (
-    str(EXAMPLES / name) for name in ("train_digits.py", "heat.py", "pipelined_cg.py", "demo.sh")
+DIGITS, HEAT, CG, STEP, DEMO = (
+    str(EXAMPLES / name) for name in ("train_digits.py", "heat.py", "pipelined_cg.py", "step.py", "demo.sh")
 )
 LIMIT_S = 100.0
 FEW_EPOCHS = ("--epochs", "8")
@@ -53,6 +53,24 @@ def test_training_equals_one_process(ranks: int, layout: str) -> None:
     assert accuracy is not None
     assert 0 <= float(difference[1]) <= 1e-9
     assert 95 < float(accuracy[1]) <= 100
+
+
+@pytest.mark.parametrize("overlap", [(), ("--overlap",)], ids=["one by one", "in buckets"])
+def test_step(overlap: tuple[str, ...]) -> None:
+    few = ("--layers", "5", "--kilobytes", "40", "--compute-ms", "10", "--steps", "3")
+    result = run_example(3, STEP, *few, *overlap, layout="2+1")
+    assert result.returncode == 0, result
+    assert re.fullmatch(
+        r"3 ranks on 2 nodes: a step takes \d+ ms, computing 10 ms of them; \d+ samples/s\n", result.stdout
+    )
+
+
+def test_step_says_when_averages_are_wrong() -> None:
+    argv = ["step.py", "--layers", "2", "--kilobytes", "1", "--compute-ms", "1", "--steps", "1"]
+    spoilt = f"step.hpccoll.AVG = step.MPI.SUM; sys.argv = {argv!r}"
+    result = run_example(2, *sabotage(STEP, spoilt))
+    assert result.returncode != 0
+    assert "the averages are wrong" in result.stderr
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:

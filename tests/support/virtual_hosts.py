@@ -287,7 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--hosts", type=int, default=2, help="how many (default: 2)")
     parser.add_argument("--ranks", type=int, default=2, help="on each of them (default: 2)")
-    parser.add_argument("--rate", default="1gbit", help="what a host may send, in tc's words (default: 1gbit)")
+    parser.add_argument(
+        "--rate", default="1gbit", help="what a host may send, in tc's words (default: 1gbit)"
+    )
     parser.add_argument("--slow", metavar="HOST=RATE", help="and this one only so much")
     parser.add_argument("--timeout-s", type=float, default=300.0, help="limit of the run (default: 300)")
     parser.add_argument("program", nargs="+", help="what each rank runs, behind --")
