@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def runnable(page: Path, root: bool, slow: bool) -> list[Block]:
     return [one for one in these if (root or not words(one).root) and (slow or not words(one).slow)]
 
 
+def check(these: list[Block]) -> None:
+    # A short name, since what is printed may break lines within it.
+    with tempfile.TemporaryDirectory() as directory:
+        faults = list(rehearse(these, Path(directory)))
+    if faults:
+        pytest.fail("\n\n".join(faults))
+
+
 QUICK = [page for page in PAGES if runnable(page, root=False, slow=False)]
 SLOW = [page for page in PAGES if len(runnable(page, False, True)) > len(runnable(page, False, False))]
 ROOT = [page for page in PAGES if len(runnable(page, True, True)) > len(runnable(page, False, True))]
@@ -34,25 +43,25 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", QUICK, ids=name)
-def test_terminal(page: Path, tmp_path: Path) -> None:
-    assert not list(rehearse(runnable(page, root=False, slow=False), tmp_path))
+def test_terminal(page: Path) -> None:
+    check(runnable(page, root=False, slow=False))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", SLOW, ids=name)
-def test_slow_terminal(page: Path, tmp_path: Path) -> None:
-    assert not list(rehearse(runnable(page, root=False, slow=True), tmp_path))
+def test_slow_terminal(page: Path) -> None:
+    check(runnable(page, root=False, slow=True))
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", ROOT, ids=name)
-def test_terminal_with_virtual_hosts(page: Path, tmp_path: Path) -> None:
+def test_terminal_with_virtual_hosts(page: Path) -> None:
     reason = available()
     if reason is not None:
         pytest.skip(reason)
-    assert not list(rehearse(runnable(page, root=True, slow=True), tmp_path))
+    check(runnable(page, root=True, slow=True))
 
 
 @pytest.mark.parametrize(
