@@ -24,9 +24,8 @@ def test_picture(picture: str, arguments: list[str], tmp_path: Path) -> None:
     assert form((REPOSITORY / picture).read_text()) == (steps, arrows), "to draw it anew: make pictures"
 
 
-def test_every_picture_is_shown_with_its_command() -> None:
-    commanded = {Path(picture).name for picture, _ in drawing_commands()}
-    there = {path.name for path in (REPOSITORY / "docs/pictures").glob("*.svg")}
-    assert there == commanded
+def test_every_picture_is_there_and_shown() -> None:
+    there = {path.stem for path in (REPOSITORY / "docs/pictures").iterdir()}
+    assert {Path(picture).stem for picture, _ in drawing_commands()} <= there
     text = "\n".join(page.read_text() for page in pages())
-    assert all(f"pictures/{name})" in text for name in there)
+    assert all(f"pictures/{name}." in text for name in there)
