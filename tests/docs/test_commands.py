@@ -21,7 +21,6 @@ LAUNCHERS = ("mpirun", "mpiexec", "srun", ".venv/bin/mpiexec")
 PYTHONS = ("python", ".venv/bin/python")
 # Files of this repository, as against those of a reader.
 OURS = ("examples/", "tests/", "slurm/", "benchmarks/", "docs/")
-READERS = ("solver.py", "program.py", "script.py", "package.of.solver")
 
 
 def lines(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -48,14 +47,15 @@ def fault(found: list[str]) -> str:
     if missing and "--svg" not in found:
         return f"no such file: {missing}"
     if found[0] == "make":
-        wanted = [word for word in found[1:] if "=" not in word]
+        wanted = [word for word in found[1:] if "=" not in word and "/" not in word and word[0] != "#"]
         return "" if set(wanted) <= TARGETS else f"no such target: {wanted}"
     for number, word in enumerate(found):
         before = found[number - 1] if number else ""
         starts = number == 0 or found[0] in (*LAUNCHERS, *PYTHONS)
         if word in ("hpccoll", "hpccoll.cli") and starts and (word == "hpccoll.cli" or before != "-m"):
             return parse(found[number + 1 :])
-        if before == "-m" and found[number - 2].endswith("python") and word not in READERS:
+        ours = word.partition(".")[0] in ("hpccoll", "benchmarks", "tests")
+        if before == "-m" and found[number - 2].endswith("python") and ours:
             return "" if importlib.util.find_spec(word) else f"no such module: {word}"
     return ""
 
