@@ -57,7 +57,9 @@ for comm in (world, half, line):
 try:
     neighbour.sum(None, 1.0)
 except TypeError:  # so what it took above was taken for what it is
-    print("good")
+    good = world.reduce(1)
+    if good is not None:
+        print(good, "good")
 """
 
 
@@ -84,4 +86,4 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_handle_is_the_same(library: Path, ranks: int) -> None:
     program = PROGRAM if ranks == 3 else PROGRAM.replace('layout="2+1"', 'layout="1"')
     done = run_ranks(ranks, ["-c", program, str(library)], timeout_s=60.0)
-    assert (done.returncode, done.stdout.split()) == (0, ["good"] * ranks), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{ranks} good\n"), done.stderr
