@@ -42,9 +42,13 @@ def environment(folder: Path, python: str = sys.executable) -> Environment:
 
 
 def other_python(version: str) -> str | None:
-    """Another Python of this machine: in PATH, or installed beside the one that runs the tests."""
-    beside = sorted(Path(sys.base_prefix).parent.glob(f"*{version}.*/bin/python{version}"))
-    return shutil.which(f"python{version}") or (str(beside[-1]) if beside else None)
+    """Another Python of this machine: installed beside the one that runs the tests, or in PATH."""
+    found = sorted(map(str, Path(sys.base_prefix).parent.glob(f"*{version}.*/bin/python{version}")))
+    found += filter(None, [shutil.which(f"python{version}")])
+    for python in found:  # a shim of pyenv's may be there without what it stands for
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
 
 
 @pytest.fixture(scope="session")
