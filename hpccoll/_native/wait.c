@@ -8,12 +8,15 @@
 #endif
 
 /* As in hpccoll/cores.py. */
-#define LONG_YIELD_S 50e-6
-#define CROWDED_S 0.2
+#define LONG_YIELD_S 400e-6
+#define SOON 0.2
+#define CROWDED_S 2e-3
+#define MOST_CROWDED_S 0.2
 #define NAP_NS 20000
 
 static _Thread_local long nap_ns = NAP_NS;
-static _Atomic double crowded_until; /* of this process, whose threads share its cores */
+/* Of this process, whose threads share its cores: when the last long yield or the naps end, and how long it naps. */
+static _Atomic double calm_since, crowded_s;
 
 static void
 nap(void)
@@ -39,13 +42,19 @@ nap_for(double seconds)
 double
 give_core(double now)
 {
-    if (now < atomic_load_explicit(&crowded_until, memory_order_relaxed)) {
+    double calm = now - atomic_load_explicit(&calm_since, memory_order_relaxed);
+    if (calm < 0.0) {
         nap();
         return now_s();
     }
     sched_yield();
     double then = now_s();
-    if (then - now > LONG_YIELD_S)
-        atomic_store_explicit(&crowded_until, then + CROWDED_S, memory_order_relaxed);
+    if (then - now > LONG_YIELD_S) {
+        double naps = 2.0 * atomic_load_explicit(&crowded_s, memory_order_relaxed);
+        naps = naps < CROWDED_S ? CROWDED_S : naps < MOST_CROWDED_S ? naps : MOST_CROWDED_S;
+        naps = calm < SOON * (then - now) ? naps : 0.0;
+        atomic_store_explicit(&crowded_s, naps, memory_order_relaxed);
+        atomic_store_explicit(&calm_since, then + naps, memory_order_relaxed);
+    }
     return then;
 }

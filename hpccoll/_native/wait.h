@@ -37,7 +37,8 @@ now_s(void)
 
 /* Gives the core to others, and returns the time afterwards.  `now` is the time before.  A yield that took long shows
  * that others compute there.  A kernel may then give the core away for a whole slice of theirs at every yield (Linux
- * 6.18: 3 ms), while who has slept is soon let in: for a while naps of 20 us take the place of yields. */
+ * 6.18: 3 ms), while who has slept is soon let in: where long yields follow each other soon, naps of 20 us take the place
+ * of yields, for 2 ms, then for twice as long each time, up to 0.2 s, while the yields between are long. */
 double give_core(double now);
 /* From now on this thread sleeps so long, below 1 s, where give_core does not yield. */
 void nap_for(double seconds);

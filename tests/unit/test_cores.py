@@ -31,7 +31,8 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
-    monkeypatch.setattr(cores, "_crowded_until", 0.0)
+    monkeypatch.setattr(cores, "_calm_since", 0.0)
+    monkeypatch.setattr(cores, "_crowded_s", 0.0)
     monkeypatch.setattr(os, "sched_yield", machine.sched_yield)
     monkeypatch.setattr(time, "sleep", machine.sleep)
     monkeypatch.setattr(time, "monotonic", lambda: machine.now)
@@ -43,13 +44,41 @@ def test_short_yields_stay_yields(machine: Machine) -> None:
     assert machine.done == ["yield"] * 1000
 
 
-def test_a_long_yield_is_followed_by_sleeps_for_a_while(machine: Machine) -> None:
+def long_yield(machine: Machine) -> None:
     machine.yield_s = 3e-3
     assert cores.give_core()
-    crowded_until = machine.now + cores.CROWDED_S
-    while machine.now < crowded_until:
-        assert cores.give_core()
-    assert set(machine.done[1:]) == {"sleep"}
-    machine.yield_s = 1e-6
-    assert not cores.give_core()
     assert machine.done[-1] == "yield"
+    machine.yield_s = 1e-6
+
+
+def sleeping_s(machine: Machine) -> float:
+    """So long sleeps are in the place of yields."""
+    began = machine.now
+    while cores.give_core():
+        assert machine.done[-1] == "sleep"
+    return machine.now - began - machine.yield_s
+
+
+def test_long_yields_now_and_then_change_nothing(machine: Machine) -> None:
+    for _ in range(10):
+        long_yield(machine)
+        machine.now += 2e-3
+        assert sleeping_s(machine) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_long_yields_that_follow_each_other_are_replaced_by_sleeps(machine: Machine) -> None:
+    long_yield(machine)
+    long_yield(machine)
+    assert sleeping_s(machine) == pytest.approx(cores.CROWDED_S, abs=2 * cores.NAP_S)
+
+
+def test_where_cores_stay_crowded_the_sleeps_last_longer(machine: Machine) -> None:
+    long_yield(machine)
+    for power in range(12):
+        machine.now += 50e-6
+        long_yield(machine)
+        expected = min(cores.CROWDED_S * 2**power, cores.MOST_CROWDED_S)
+        assert sleeping_s(machine) == pytest.approx(expected, abs=2 * cores.NAP_S)
+    machine.now += 1.0
+    long_yield(machine)
+    assert sleeping_s(machine) == pytest.approx(0.0, abs=1e-9)
