@@ -93,8 +93,12 @@ class Base(_Intracomm):
 
         `nbytes`: the size as nccl-tests counts it (of all blocks for collectives with a block for each rank).
         `memory`: where the arrays are, "host" or "device".
-        Raises: UsageError for an unknown collective, operator or memory; ResourceError on all ranks where one
-            sees no device.  Collective at first use.
+        Collective at first use.
+
+        Raises:
+            UsageError: an unknown collective, operator or memory.
+            ResourceError: on all ranks, where one sees no device.
+
         """
         _check_memory(memory)
         context = self._used()
