@@ -49,6 +49,7 @@ from hpccoll.cli.sizes import parse_bytes
 HOSTS = 2
 WARM_STEPS = 2
 CORRECTIONS, TRIALS = 3, 3
+MOST_OFF = 0.15  # by which the computation may miss the length that it is to have
 INTERFACE = "eth0"  # of a virtual host
 ALONE = ("compute", "allreduce")
 DEFAULT = "default"
@@ -193,8 +194,20 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def miscalibrated(rows: Sequence[dict[str, Any]], wanted: float) -> str:
+    """Empty, or why the ratios of a run say nothing: its computation has not the length that was asked for."""
+    compute_s, allreduce_s = (row["step_s"] for name in ALONE for row in rows if row["way"] == name)
+    found = compute_s / allreduce_s
+    if abs(found / wanted - 1) <= MOST_OFF:
+        return ""
+    return f"the computation took {found:.2f} times as long as the all-reduce, not {wanted:g}: run again"
+
+
 def drive(options: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Run on virtual hosts.  Exit status: 0, 1 when a result was wrong or the run failed, 2 without hosts."""
+    """Run on virtual hosts.
+
+    Exit status: 0; 1 when a result was wrong, the run failed or was disturbed; 2 without hosts.
+    """
     from benchmarks.cluster.__main__ import RunError, on_hosts
     from tests.support.virtual_hosts import available
 
@@ -213,7 +226,9 @@ def drive(options: argparse.Namespace, argv: Sequence[str]) -> int:
     print(table(found["rows"]))
     if WITHOUT_TORCH is not None:
         print(f"# gloo and DDP are left out: {WITHOUT_TORCH}")
-    return int(any(row["wrong"] for row in found["rows"]))
+    if reason := miscalibrated(found["rows"], options.compute):
+        print(f"benchmarks.cluster.buckets: {reason}", file=sys.stderr)
+    return int(bool(reason) or any(row["wrong"] for row in found["rows"]))
 
 
 def main(argv: Sequence[str]) -> int:
