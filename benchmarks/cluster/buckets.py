@@ -195,7 +195,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def miscalibrated(rows: Sequence[dict[str, Any]], wanted: float) -> str:
-    """Empty, or why the ratios of a run say nothing: its computation has not the length that was asked for."""
+    """Empty, or why a run says nothing: its computation does not have the length that was asked for."""
     compute_s, allreduce_s = (row["step_s"] for name in ALONE for row in rows if row["way"] == name)
     found = compute_s / allreduce_s
     if abs(found / wanted - 1) <= MOST_OFF:
