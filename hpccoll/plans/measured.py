@@ -118,26 +118,28 @@ def call_bytes(collective: Collective, itemsize: int) -> int:
     return nbytes // collective.size if collective.name == "alltoall" else nbytes
 
 
-def decide(priced_first: str, times: Mapping[str, Time]) -> tuple[str, str]:
+def decide(
+    unmeasured: str, times: Mapping[str, Time], because: str = "lowest predicted time"
+) -> tuple[str, str]:
     """The plan to take, and why.
 
-    `priced_first`: what is taken without measurements.  Another one takes its place when it is faster by
-    `MARGIN` and their intervals do not touch; `flat` already when it is faster by `FLAT_MARGIN` and its
-    median is below the other's interval, since nobody is to be slower by plans than without.
+    `unmeasured`: what is taken without measurements, and `because` of what.  Another one takes its place when
+    it is faster by `MARGIN` and their intervals do not touch; `flat` already when it is faster by
+    `FLAT_MARGIN` and its median is below the other's interval, since nobody is to be slower by plans than
+    without.
     """
-    predicted = "lowest predicted time"
     if not times:
-        return priced_first, predicted
-    mine = times.get(priced_first)
+        return unmeasured, because
+    mine = times.get(unmeasured)
     if mine is None:
-        return priced_first, f"{predicted}; it was not measured"
+        return unmeasured, f"{because}; it was not measured"
     faster = [
         name for name, one in times.items() if one.surely_below(mine) and one.time_s * MARGIN < mine.time_s
     ]
-    best = min(faster, key=lambda name: (times[name].time_s, name), default=priced_first)
+    best = min(faster, key=lambda name: (times[name].time_s, name), default=unmeasured)
     flat = times.get("flat")
     if flat is not None and flat.time_s < min(times[best].time_s / FLAT_MARGIN, times[best].low_s):
         return "flat", f"measured: {best}, else taken, is slower than flat"
-    if best != priced_first:
-        return best, f"measured: faster than {priced_first}, which has the lowest predicted time"
-    return best, f"{predicted}; measured: none is surely faster"
+    if best != unmeasured:
+        return best, f"measured: faster than {unmeasured} ({because})"
+    return best, f"{because}; measured: none is surely faster"

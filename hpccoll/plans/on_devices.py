@@ -94,10 +94,7 @@ def _taken(
     if any(one.name == only for one in found):
         return only, f"asked for by name: {only}"
     if known and len(found) > 1:
-        taken, why = decide(FLAT, known)
-        return taken, why.replace("which has the lowest predicted time", "NCCL's own call").replace(
-            "lowest predicted time", "NCCL's own call"
-        )
+        return decide(FLAT, known, "NCCL's own call")
     if not priced and len(found) > 1:
         return FLAT, f"NCCL's own call: nothing was measured, and {why_not}"
     return clearly_cheaper({one.name: one.time_s for one in found}, nbytes)

@@ -126,9 +126,19 @@ def _by_measurement(
         taken, why = clearly_cheaper(prices, call_bytes(collective, itemsize))
         every.sort(key=lambda one: one.name != taken)
         return Choice(tuple(every), why)
-    taken, why = decide(every[0].name, {one.name: one.measured for one in every if one.measured is not None})
+    first, because = _unmeasured(every)
+    taken, why = decide(first, {one.name: one.measured for one in every if one.measured is not None}, because)
     every.sort(key=lambda one: one.name != taken)
     return Choice(tuple(every), why)
+
+
+def _unmeasured(every: Sequence[Candidate]) -> tuple[str, str]:
+    """What is taken without measurements, and because of what."""
+    own = [one.name for one in every if one.name in (FLAT, ONE_SHOT)]
+    if every[0].made.layout.node_count == 1 and own and own[0] != every[0].name:
+        # The others pass on through the same memory; what they save there is less than prices are sure of.
+        return own[0], "the node's own call, on one node"
+    return every[0].name, "lowest predicted time"
 
 
 def select(

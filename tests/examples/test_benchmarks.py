@@ -178,13 +178,13 @@ def test_steps_in_buckets_are_measured_and_checked(tmp_path: Path, wrong: int) -
     result = run_ranks(2, ("-c", code, *options), timeout_s=LIMIT_S)
     assert result.returncode == 0, result
     rows = {row["way"]: row for row in json.loads(output.read_text())["rows"]}
-    assert list(rows) == ["compute", "mpi", "hpccoll", "default", "100K"]
+    assert list(rows) == ["compute", "allreduce", "mpi", "hpccoll", "default", "100K"]
     assert rows["mpi"]["wrong"] == rows["hpccoll"]["wrong"] == 0
     assert all((rows[way]["wrong"] > 0) is bool(wrong) for way in ("default", "100K"))
     assert rows["100K"]["buckets"] == 5
     assert all(0 <= rows[way]["hidden"] <= 100 for way in ("default", "100K"))
     assert rows["hpccoll"]["gain"] == 1
-    assert table(list(rows.values())).count("\n") == 5
+    assert table(list(rows.values())).count("\n") == 6
 
 
 @pytest.mark.cluster

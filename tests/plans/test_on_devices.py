@@ -136,7 +136,7 @@ def test_what_was_measured_counts_for_more_than_prices() -> None:
     assert "measured" in flat.why
     rail = choose("allreduce", "2x8", 1 << 20, links, times={"flat": slow, "scatter_rail_gather": fast})
     assert rail.candidates[0].name == "scatter_rail_gather"
-    assert rail.why == "measured: faster than flat, NCCL's own call"
+    assert rail.why == "measured: faster than flat (NCCL's own call)"
 
 
 def test_a_name_asked_for_is_taken() -> None:

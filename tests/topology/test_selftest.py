@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll.cli import main
 from hpccoll.cli.selftest import pattern
 
 
 def selftest(*arguments: str) -> int:
     """The command in this process."""
-    from hpccoll.cli import selftest as command
-
-    parser = argparse.ArgumentParser()
-    command.configure(parser)
-    return command.run(parser.parse_args(arguments))
+    return main(["selftest", *arguments])
 
 
 @pytest.mark.ranks(1, 2, 4)
