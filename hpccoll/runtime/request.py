@@ -57,7 +57,7 @@ class _Waiting(MPI.Request):
         if known is not None:
             PROGRESS.turn()
             over = known.test()
-            if not over and known.seconds < PATIENCE_S:
+            if not over and known.running is None and known.seconds < PATIENCE_S:
                 return False
             if self._completed(over):
                 return super().Wait(status)

@@ -365,6 +365,25 @@ def test_in_a_forked_child(communicator: Make) -> None:
     attempt.check()
 
 
+@needs_engine
+@PAIR
+def test_what_python_took_over_is_seen_to_be_complete(
+    communicator: Make, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Test, however soon after the start that was."""
+    monkeypatch.setattr("hpccoll.runtime.request.PATIENCE_S", 600.0)
+    comm = communicator(layout=layout)
+    attempt = again(comm, Job("allreduce", 400))
+    attempt.renew(5)
+    if comm.rank == 0:
+        time.sleep(0.05)  # the other rank's is not over before it is taken over
+    request = attempt.start()
+    comm._used().known.take_over()
+    MPI.Request.Waitall([request])
+    attempt.check()
+    assert request.Test()
+
+
 @PAIR
 def test_two_threads(communicator: Make, layout: str) -> None:
     """Each with a communicator of its own, while the worker looks after both."""
