@@ -3,8 +3,8 @@
     python -m benchmarks.cluster.buckets --bytes 64M --layers 128 --buckets 1M,4M
 
 Needs root and iproute2.  A step computes a gradient for each layer, the last first (sums and products of
-NumPy), and averages all of them over the ranks.  The computation takes `--compute` times as long as the one
-all-reduce of all gradients.  The ways of a step take turns:
+NumPy), and averages all of them over the ranks.  The computation takes each of `--compute` times as long as
+the one all-reduce of all gradients, with a table for each.  The ways of a step take turns:
 
     compute    the computation alone
     allreduce  one all-reduce of all gradients alone: no step can be shorter than the longer of these two
@@ -34,7 +34,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,8 @@ def slowest(world: MPI.Intracomm, step: Step) -> float:
     return world.allreduce(time.perf_counter() - begin, MPI.MAX)
 
 
-def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each way; all take turns in every round."""
+def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[list[dict[str, Any]]]:
+    """For each length of the computation a row for each way; all take turns in every round."""
     world = MPI.COMM_WORLD
     training = Training(world, options.bytes, options.layers)
     flat = training.flat
@@ -145,27 +145,41 @@ def measure(comm: hpccoll.Communicator, options: argparse.Namespace) -> list[dic
         modules = Modules(training, comm, options.output.parent, INTERFACE, MIB)
         ways |= modules.ways
         made |= modules.buckets
+    wrong = (lambda name: training.wrong()) if modules is None else modules.wrong
     alone = statistics.median(slowest(world, allreduce) for _ in range(TRIALS))
-    training.calibrate(options.compute * alone)
+    found = []
+    for compute in options.compute:
+        training.calibrate(compute * alone)
+        found.append(_in_turn(world, ways, made, wrong, options.rounds))
+    for buckets in made.values():
+        buckets.close()
+    if modules is not None:
+        modules.close()
+    return found
+
+
+def _in_turn(
+    world: MPI.Intracomm,
+    ways: Mapping[str, Step],
+    made: Mapping[str, hpccoll.GradientBuckets],
+    wrong: Callable[[str], int],
+    rounds: int,
+) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {
         name: {"way": name, "steps_s": [], "hidden_percent": [], "wrong": 0, "buckets": None} for name in ways
     }
-    for turn in range(WARM_STEPS + options.rounds):
+    for turn in range(WARM_STEPS + rounds):
         for name, way in ways.items():
             seconds = slowest(world, way)
             row, buckets = rows[name], made.get(name)
             if name not in ALONE:
-                row["wrong"] += training.wrong() if modules is None else modules.wrong(name)
+                row["wrong"] += wrong(name)
             if turn < WARM_STEPS:
                 continue
             row["steps_s"].append(seconds)
             if buckets is not None:
                 row["hidden_percent"].append(buckets.times.hidden_percent)
                 row["buckets"], row["bucket_bytes"] = len(buckets), buckets.bucket_bytes
-    for buckets in made.values():
-        buckets.close()
-    if modules is not None:
-        modules.close()
     return list(rows.values())
 
 
@@ -223,12 +237,20 @@ def drive(options: argparse.Namespace, argv: Sequence[str]) -> int:
         f"# {HOSTS} hosts of {options.ranks_per_host} ranks, {options.rate} a host; {options.bytes} bytes in "
         f"{options.layers} layers, {options.rounds} rounds; default buckets: {found['default_bytes']} bytes"
     )
-    print(table(found["rows"]))
+    failed = False
+    for compute, rows in zip(options.compute, found["tables"], strict=True):
+        print(f"# computation: {compute:g} of the all-reduce")
+        print(table(rows))
+        if reason := miscalibrated(rows, compute):
+            print(f"benchmarks.cluster.buckets: {reason}", file=sys.stderr)
+        failed |= bool(reason) or any(row["wrong"] for row in rows)
     if WITHOUT_TORCH is not None:
         print(f"# gloo and DDP are left out: {WITHOUT_TORCH}")
-    if reason := miscalibrated(found["rows"], options.compute):
-        print(f"benchmarks.cluster.buckets: {reason}", file=sys.stderr)
-    return int(bool(reason) or any(row["wrong"] for row in found["rows"]))
+    return int(failed)
+
+
+def _ratios(text: str) -> list[float]:
+    return [float(one) for one in text.split(",")]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -241,8 +263,13 @@ def main(argv: Sequence[str]) -> int:
     add("--bytes", type=parse_bytes, default=64 << 20, help="of all gradients of a rank (64M)")
     add("--layers", type=int, default=128, help="(128)")
     add("--buckets", type=lambda text: text.split(","), default=["1M", "4M"], help="sizes (1M,4M)")
-    add("--compute", type=float, default=1.0, help="time of the computation by that of the all-reduce (1)")
-    add("--rounds", type=int, default=7)
+    add(
+        "--compute",
+        type=_ratios,
+        default=[0.8, 0.9, 1.0, 1.25],
+        help="times of the computation by that of the all-reduce (0.8,0.9,1,1.25)",
+    )
+    add("--rounds", type=int, default=5, help="of each (5)")
     add("--rate", default="1gbit", help="egress limit of each host (1gbit)")
     add("--ranks-per-host", type=int, default=1, help="(1: computing ranks need a core each)")
     add("--timeout-s", type=float, default=600.0, help="limit of the run (600)")
@@ -251,11 +278,12 @@ def main(argv: Sequence[str]) -> int:
     if options.output is None:
         return drive(options, argv)
     with hpccoll.Communicator(MPI.COMM_WORLD) as comm:
-        rows = measure(comm, options)
-    complete(rows)
+        tables = measure(comm, options)
+    for rows in tables:
+        complete(rows)
     if MPI.COMM_WORLD.rank == 0:
-        default = next(row["bucket_bytes"] for row in rows if row["way"] == DEFAULT)
-        options.output.write_text(json.dumps({"default_bytes": default, "rows": rows}))
+        default = next(row["bucket_bytes"] for row in tables[0] if row["way"] == DEFAULT)
+        options.output.write_text(json.dumps({"default_bytes": default, "tables": tables}))
     return 0
 
 

@@ -163,6 +163,8 @@ def test_steps_in_buckets_are_measured_and_checked(tmp_path: Path, wrong: int) -
         "100K",
         "--rounds",
         "1",
+        "--compute",
+        "4,1",
         "--output",
         str(output),
     )
@@ -177,7 +179,9 @@ def test_steps_in_buckets_are_measured_and_checked(tmp_path: Path, wrong: int) -
     )
     result = run_ranks(2, ("-c", code, *options), timeout_s=LIMIT_S)
     assert result.returncode == 0, result
-    rows = {row["way"]: row for row in json.loads(output.read_text())["rows"]}
+    long, short = json.loads(output.read_text())["tables"]
+    assert [row["way"] for row in short] == [row["way"] for row in long]
+    rows = {row["way"]: row for row in long}
     assert list(rows) == ["compute", "allreduce", "mpi", "hpccoll", "default", "100K"]
     assert rows["mpi"]["wrong"] == rows["hpccoll"]["wrong"] == 0
     assert all((rows[way]["wrong"] > 0) is bool(wrong) for way in ("default", "100K"))
