@@ -157,10 +157,11 @@ def _on_device(comm: Any, one: Group, given: Given, views: bool) -> DeviceMemory
     memory = DeviceMemory(one, things, names, arrays, flat)
     for place in range(len(arrays)):
         memory.put(place)
-    memory.gather()
-    memory.close()
     cut = [
         flat[start : start + array.size].reshape(array.shape)
         for start, array in zip(one.starts, arrays, strict=True)
     ]
-    return DeviceMemory(one, cut, names, [read(view, "a view") for view in cut])
+    made = DeviceMemory(one, cut, names, [read(view, "a view") for view in cut])
+    memory.order(made.stream)
+    memory.close()
+    return made

@@ -222,8 +222,12 @@ class DeviceMemory(Memory):
 
     def gather(self) -> int:
         stream = self.stream
-        self._streams.gather(stream)
+        self.order(stream)
         return stream
+
+    def order(self, stream: int) -> None:
+        """What comes on a stream from now on is behind all that was put."""
+        self._streams.gather(stream)
 
     def deliver(self) -> None:
         """From the current stream, to the one that is current for each array."""

@@ -22,6 +22,7 @@ class Streams:
         self._last: int | None = None
         self._marks: list[Any] = []
         self._results = {home.stream}
+        self._entered: set[int] = set()  # since the results came
 
     @property
     def _device(self) -> Device:
@@ -34,13 +35,15 @@ class Streams:
     def enter(self, stream: int) -> None:
         """An array is ready on a stream, on which its elements are about to be taken.
 
-        That is behind whatever was done with the results of the step before.
+        That is behind whatever was done with the results of the step before, on any of their streams.
         """
-        if stream not in self._results:
-            with self._device as device:
-                for before in self._results:
-                    device.behind(stream, before)
-            self._results.add(stream)
+        if stream not in self._entered:
+            self._entered.add(stream)
+            others = self._results - {stream}
+            if others:
+                with self._device as device:
+                    for before in sorted(others):
+                        device.behind(stream, before)
         if self._last is not None and self._last != stream:
             with self._device as device:
                 self._marks.append(device.mark(self._last))
@@ -59,6 +62,7 @@ class Streams:
     def scatter(self, stream: int, others: Iterable[int]) -> None:
         """What comes on other streams is behind what is on one, which has the results."""
         self._results = {stream, *others}
+        self._entered.clear()
         if len(self._results) > 1:
             with self._device as device:
                 for other in sorted(self._results - {stream}):

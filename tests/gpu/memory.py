@@ -103,6 +103,7 @@ class Mirror:
         self.stream = stream
         self.dtype = view.dtype
         self._root = _root(view)
+        self._address = 0  # until there is memory
         self._address = int(checked(driver.cuMemAlloc(max(1, self._root.nbytes))))
         self.upload()
 
@@ -154,7 +155,8 @@ class Mirror:
         return self.view
 
     def __del__(self) -> None:
-        driver.cuMemFree(self._address)
+        if self._address:
+            driver.cuMemFree(self._address)
 
 
 def _root(array: Array) -> Array:

@@ -40,7 +40,7 @@ BOTH_WAYS = "tape.py"
 # What can tell, the quickest first; the first failure ends a run.
 NAMES = ("streams", "point_to_point", "elsewhere", "internode", "results", "types")
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in NAMES)
-TESTS_OF_BUCKETS = ("tests/gpu/test_buckets.py",)
+TESTS_OF_BUCKETS = ("tests/gpu/test_buckets.py", "tests/gpu/test_buckets_streams.py")
 RANKS, RANKS_OF_BUCKETS = "24", "23"
 LIMIT_S = 150.0
 END_S = 20.0

@@ -129,50 +129,6 @@ def streams(device: int) -> list[int]:
     return [make_stream(), make_stream(), 1]
 
 
-@pytest.mark.parametrize("together", [False, True])
-@SOME
-def test_streams_that_compute_in_turn(
-    communicator: Make, layout: str, streams: list[int], together: bool
-) -> None:
-    """Each array is computed on a stream, another one in each step, and its average read there."""
-    comm = communicator(layout=layout)
-    mirrors = [mirror(np.zeros(s), streams[0], d) for s, d in zip(SHAPES, DTYPES, strict=True)]
-    with GradientBuckets(comm, mirrors, average=False, bucket_bytes=1 << 20 if together else 2500) as buckets:
-        for step in range(4):
-            for number, one in enumerate(mirrors):
-                one.stream = streams[(number + step) % 3]
-            put(mirrors, given(comm.rank, step))
-            for number in np.random.default_rng((step, comm.rank)).permutation(len(mirrors)):
-                buckets.ready(int(number))
-            buckets.wait()
-            totals = [sum(of) for of in zip(*(given(r, step) for r in range(comm.size)), strict=True)]
-            # The last first: the first one's stream is that of the call, and behind all of it anyway.
-            for number in reversed(range(len(mirrors))):
-                found = mirrors[number].download()
-                assert np.array_equal(found, totals[number]), f"array {number} in step {step}"
-
-
-@FEW
-def test_streams_and_values_from_elsewhere(communicator: Make, layout: str, streams: list[int]) -> None:
-    """What a stream has not read of the last step's results is not overwritten by another one's values."""
-    comm = communicator(layout=layout)
-    first, second, third = streams
-    mirrors = [mirror(np.zeros(200_000), first), mirror(np.zeros(7), first)]
-    values = [mirror(np.zeros(200_000), second), mirror(np.zeros(7), third)]
-    with GradientBuckets(comm, mirrors, average=False) as buckets:
-        for step in range(3):
-            for one in values:
-                one.view[...] = comm.rank + step
-                one.upload_later()
-            buckets.ready(0, values[0])
-            buckets.ready(1, values[1])
-            buckets.wait()
-            if step == 1:
-                continue  # read, if at all, after the next step's values were taken
-            total = sum(rank + step for rank in range(comm.size))
-            assert all((one.download() == total).all() for one in mirrors)
-
-
 @pytest.mark.parametrize("short", ["bfloat16", "float16"])
 @SOME
 def test_what_rounding_leaves_over_is_sent_later(
