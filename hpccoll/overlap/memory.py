@@ -229,6 +229,11 @@ class DeviceMemory(Memory):
         """What comes on a stream from now on is behind all that was put."""
         self._streams.gather(stream)
 
+    def lend(self, stream: int) -> None:
+        """The same, and the call is behind what comes on that stream until it is started."""
+        self._streams.gather(stream)
+        self._streams.enter(stream)
+
     def deliver(self) -> None:
         """From the current stream, to the one that is current for each array."""
         targets = [self._seen(place, None) for place in range(len(self.views))]
@@ -252,16 +257,20 @@ class DeviceMemory(Memory):
 
 
 class Span:
-    """Elements on a device as libraries show theirs, in order on the stream that is current for `like`."""
+    """Elements on a device as libraries show theirs, in order on the stream that is current for `like`.
 
-    def __init__(self, elements: Array, like: Any) -> None:
+    Without `like`: on that of their home.
+    """
+
+    def __init__(self, elements: Array, like: Any = None) -> None:
         self._elements = elements
         self._like = like
         self.dtype = elements.dtype
 
     @property
     def stream(self) -> int:
-        return device_array(self._like, "the array").home.stream
+        home = home_of(self._elements if self._like is None else device_array(self._like, "the array"))
+        return home.stream
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

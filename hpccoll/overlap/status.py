@@ -13,7 +13,6 @@ from mpi4py import MPI
 from hpccoll.memory import device
 from hpccoll.ops import gradients
 from hpccoll.overlap.memory import DeviceMemory, HostMemory, Span
-from hpccoll.overlap.streams import Streams
 
 if TYPE_CHECKING:
     from hpccoll.transports.base import Array
@@ -91,7 +90,7 @@ class Report:
 
 
 class DeviceReport(Report):
-    """The same of arrays on a device, where their values are looked at."""
+    """The same of arrays on a device, where their values are looked at: all on one stream."""
 
     calls = 2
 
@@ -99,32 +98,29 @@ class DeviceReport(Report):
         """`memory`: of any bucket."""
         super().__init__(comm, arrays)
         self._comm = comm
+        self._stream = memory.home.stream
         self._marks = device.empty(arrays, np.dtype(np.int32), memory.home)
-        self._span = Span(self._marks, memory.things[0])
-        self._streams = Streams(memory.home)
         self._started_there: Any = None
         self._clear()
 
     def look(self, memory: Any) -> None:
         """Enqueue that; behind all that the bucket's arrays are computed on."""
         assert isinstance(memory, DeviceMemory)
-        stream = memory.gather()
-        self._streams.enter(stream)
+        memory.lend(self._stream)
         self._is_clear = False
         begin, itemsize = self._marks.ctypes.data, self._marks.itemsize
         for number, view in zip(memory.group.members, memory.views, strict=True):
-            gradients.find_not_finite(view, begin + number * itemsize, self._rank + 1, stream)
+            gradients.find_not_finite(view, begin + number * itemsize, self._rank + 1, self._stream)
 
     def start(self) -> None:
         super().start()
-        self._streams.gather(self._span.stream)
-        self._started_there = self._comm.Iallreduce(MPI.IN_PLACE, self._span, op=MPI.MAX)
+        self._started_there = self._comm.Iallreduce(MPI.IN_PLACE, Span(self._marks), op=MPI.MAX)
 
     def finish(self) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         """The host waits for the device here."""
         unused, _ = super().finish()
         self._started_there.Wait()
-        marks = device.to_host(self._marks, self._span.stream)
+        marks = device.to_host(self._marks, self._stream)
         self._clear()
         return unused, [(int(number), int(marks[number]) - 1) for number in np.flatnonzero(marks)]
 
@@ -133,13 +129,6 @@ class DeviceReport(Report):
         if not self._is_clear:
             self._clear()
 
-    def close(self) -> None:
-        super().close()
-        self._streams.close()
-
     def _clear(self) -> None:
-        stream = self._span.stream
-        self._streams.gather(stream)
-        device.clear(self._marks, stream)
-        self._streams.scatter(stream, ())
+        device.clear(self._marks, self._stream)
         self._is_clear = True

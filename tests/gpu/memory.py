@@ -98,14 +98,16 @@ class Mirror:
     `stream`: on which the library finds the elements in order, as an array of CuPy on its current stream.
     """
 
-    def __init__(self, view: Array, stream: int) -> None:
+    def __init__(self, view: Array, stream: int, *, filled: bool = True) -> None:
+        """`filled`: with the host's elements, for which this waits."""
         self.view = view
         self.stream = stream
         self.dtype = view.dtype
         self._root = _root(view)
         self._address = 0  # until there is memory
         self._address = int(checked(driver.cuMemAlloc(max(1, self._root.nbytes))))
-        self.upload()
+        if filled:
+            self.upload()
 
     @property
     def ndim(self) -> int:

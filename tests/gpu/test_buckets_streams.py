@@ -41,7 +41,8 @@ class Later:
 
     def value(self, elements: Array, stream: int) -> Mirror:
         """One whose elements come on a stream."""
-        made = self.array(np.zeros_like(elements), stream)
+        made = Mirror(np.array(elements), stream, filled=False)
+        self._kept.append(made)
         self.send(made, elements)
         return made
 
@@ -52,12 +53,18 @@ class Later:
         if host.nbytes:
             checked(driver.cuMemcpyHtoDAsync(one.address, host.ctypes.data, host.nbytes, one.stream))
 
-    def read(self, one: Mirror) -> Array:
-        """An array's elements, there once its stream is through."""
-        host: Array = np.full(one.view.shape, 77, one.dtype)
-        if host.nbytes:
-            checked(driver.cuMemcpyDtoHAsync(host.ctypes.data, one.address, host.nbytes, one.stream))
-        return host
+    def read(self, one: Mirror) -> Mirror:
+        """A copy of an array, made on its stream: what a program does with results first."""
+        made = Mirror(np.empty_like(one.view), one.stream, filled=False)
+        self._kept.append(made)
+        if one.view.nbytes:
+            checked(driver.cuMemcpyDtoDAsync(made.address, one.address, one.view.nbytes, one.stream))
+        return made
+
+
+def values(copies: Sequence[Mirror]) -> list[set[float]]:
+    """What is in each."""
+    return [set(one.download().tolist()) for one in copies]
 
 
 @pytest.fixture
@@ -155,7 +162,7 @@ def test_nothing_is_waited_for(
         synchronize(stream)
     for step, (right, got) in enumerate(zip(wanted, found, strict=True)):
         for k, (one, other) in enumerate(zip(right, got, strict=True)):
-            assert np.array_equal(one, other), f"array {k} in step {step}"
+            assert np.array_equal(one, other.download()), f"array {k} in step {step}"
 
 
 @FEW
@@ -175,7 +182,24 @@ def test_results_are_read_before_the_next_values_come(
         for stream in streams:
             synchronize(stream)
         buckets.wait()
-    assert [set(one.tolist()) for one in found] == [{comm.size}, {2 * comm.size}]
+    assert values(found) == [{comm.size}, {2 * comm.size}]
+
+
+@FEW
+def test_results_are_read_before_unused_arrays_become_zeros(
+    communicator: Make, layout: str, streams: list[int], later: Later
+) -> None:
+    comm = communicator(layout=layout)
+    arrays = [later.array(np.zeros(3000), streams[k]) for k in range(3)]
+    with GradientBuckets(comm, arrays, average=False, unused="zero") as buckets:
+        for k in range(3):
+            buckets.ready(k, later.value(np.full(3000, 1.0 + k), streams[k]))
+        buckets.wait()
+        found = [later.read(one) for one in arrays]
+        buckets.wait()
+    for stream in reversed(streams):
+        synchronize(stream)
+    assert values(found) == [{(1 + k) * comm.size} for k in range(3)]
 
 
 @FEW
@@ -193,7 +217,7 @@ def test_results_outlive_the_buckets(
     found = [later.read(one) for one in arrays]
     used_again(80_000, streams[0])
     synchronize(streams[1])
-    assert [set(one.tolist()) for one in found] == [{comm.size}, {2 * comm.size}]
+    assert values(found) == [{comm.size}, {2 * comm.size}]
 
 
 def used_again(nbytes: int, stream: int) -> None:
@@ -221,8 +245,7 @@ def test_broadcast_of_arrays_of_several_streams(
         used_again(128_000, streams[0])
         if turn != 1:
             synchronize(streams[1])
-    for k, one in enumerate(found):
-        assert set(one.tolist()) == {100.0 * root + 20 + k}
+    assert values(found) == [{100.0 * root + 20 + k} for k in range(4)]
 
 
 @FEW
@@ -280,6 +303,30 @@ def test_a_nan_on_any_stream_is_seen_and_only_in_its_step(
 
 
 @FEW
+def test_what_was_seen_in_one_step_is_forgotten_before_the_next(
+    communicator: Make, layout: str, streams: list[int], later: Later
+) -> None:
+    """Where no stream of the one step is used in the other."""
+    comm = communicator(layout=layout)
+    first, second, third = streams
+    arrays = [later.array(np.zeros(300), first, kind) for kind in ("f4", "f8")]
+    with GradientBuckets(comm, arrays, check_finite=True, average=False) as buckets:
+        assert len(buckets) == 2
+        for bad in (0, 1):
+            for of_step, is_bad in (((first, first), False), ((second, third), True)):
+                for k, stream in enumerate(of_step):
+                    elements = np.full(300, np.nan if is_bad and (k, comm.rank) == (bad, 0) else 1.0)
+                    arrays[k].stream = stream
+                    buckets.ready(k, later.value(elements.astype(arrays[k].dtype), stream))
+                if not is_bad:
+                    buckets.wait()
+                    continue
+                with pytest.raises(NotFiniteError, match=rf"array {bad} of rank 0"):
+                    buckets.wait()
+                synchronize(first)
+
+
+@FEW
 def test_the_norm_on_another_stream(
     communicator: Make, layout: str, streams: list[int], later: Later
 ) -> None:
@@ -295,7 +342,5 @@ def test_the_norm_on_another_stream(
             whole = np.sqrt(3000 * (step**2 + (step + 1) ** 2))
             assert buckets.clip_norm(1.0) == pytest.approx(whole, rel=1e-12)
             found = [later.read(one) for one in arrays]
-            for one in arrays:
-                synchronize(one.stream)
             for k in range(2):
-                np.testing.assert_allclose(found[k], (step + k) / whole, rtol=1e-12)
+                np.testing.assert_allclose(found[k].download(), (step + k) / whole, rtol=1e-12)
