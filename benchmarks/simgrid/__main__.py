@@ -67,7 +67,8 @@ _PLANS = (
     ("allreduce", "ring"), ("allreduce", "tree"), ("allreduce", "recursive_doubling"),
     ("allreduce", "scatter_rail_gather"), ("allreduce", "reduce_ring_broadcast"), ("reduce", "binomial"),
     ("reduce", "two_level"), ("broadcast", "chain"), ("broadcast", "two_level"), ("allgather", "rail"),
-    ("allgather", "ring"), ("reduce_scatter", "rail"), ("reduce_scatter", "ring"),
+    ("allgather", "ring"), ("reduce_scatter", "rail"), ("reduce_scatter", "ring"), ("allreduce", "fold"),
+    ("reduce", "fold"),
 )  # fmt: skip
 CASES = (
     *(Case("plain", "4x2", collective, name, 16 * MIB) for collective, name in _PLANS),

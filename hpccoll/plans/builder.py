@@ -26,6 +26,8 @@ class Arrival(NamedTuple):
     received: int
 
 
+# Where values are combined in order: of so many spans everything may be in flight or waiting.
+SPANS_AHEAD = 2
 # Messages that are combined on arrival: so many may be in flight or waiting.
 LANDING_SLOTS = 4
 # The same of those in a shorter dtype, and of what is sent so: half as many bytes each.
@@ -149,28 +151,47 @@ class Builder:
             index = self._add(Combine(self.step, _ordered(after), left, right, target))
         theirs.slot.users += (index,)
 
-    def fold(self, members: Sequence[int], me: int, span: Span) -> None:
-        """Receive all members' values of a span and combine them one after the other, in their order.
+    def fold(self, members: Sequence[int], me: int, spans: Sequence[Span]) -> None:
+        """Receive all members' values of each span and combine them one after the other, in their order.
 
-        The own value stays where it is until its turn: with MPI.IN_PLACE that is where the result goes.
+        They come from the member before this one first, then from the one before that, so that no two
+        members wait for the same one, and all of a span's lie in scratch at once.  The own value stays where
+        it is until its turn: with MPI.IN_PLACE that is where the result goes.
         """
         for member in members:
             self._refuse_shorter(member)
+        others = len(members) - 1
+        room = max((span.length for span in spans), default=0)
+        landings = Landings(Memory.SCRATCH, SPANS_AHEAD * others, room, self._values.fresh)
+        for span in spans:
+            came: dict[int, Arrival] = {}
+            for distance in range(1, others + 1):
+                member = (me - distance) % len(members)
+                slot, place, emptied = landings.take(span.length)
+                came[member] = Arrival(slot, place, self._receive(members[member], place, emptied))
+            self._combine_in_order(came, me, span)
+
+    def _combine_in_order(self, came: dict[int, Arrival], me: int, span: Span) -> None:
+        """The value of a span = those of all members combined; `came`: from the others, by member.
+
+        What is combined lies in the first member's place until the own value is in it.
+        """
         values = self._values
-        total = self._contiguous(span) if me == 0 else values.fresh(span.length)
-        waits = {self._receive(members[0], total, ())} if me > 0 else set()
-        for member, rank in enumerate(members[1:], 1):
-            theirs = None if member == me else self.arrival(rank, span.length)
-            right = self._contiguous(span) if theirs is None else theirs.place
+        total = self._contiguous(span) if me == 0 else came[0].place
+        waits = {came[0].received} if me > 0 else set()
+        for member in range(1, len(came) + 1):
+            right = self._contiguous(span) if member == me else came[member].place
             target = total
             if member == max(me, 1):
                 waits |= values.read((span,), self._next)
             if member >= me:
                 target = values.home(span)
                 waits |= values.write(span, target, self._next)
-            if theirs is not None:
-                waits.add(theirs.received)
-                theirs.slot.users += (self._next,)
+            if member != me:
+                waits.add(came[member].received)
+                came[member].slot.users += (self._next,)
+            if member <= me:
+                came[0].slot.users = (self._next,)  # the last of those that read it so far
             waits = {self._add(Combine(self.step, _ordered(waits), total, right, target))}
             total = target
 

@@ -2,8 +2,9 @@
 
 The result has the same bits whatever the layout, the segments and the array position: ((x0 x1) x2) ... for
 every element.  Each member sends every other one its share, (n-1)/n of the buffer in all, as in a ring, but
-to all members: where ranks share a node's network, more bytes leave the node.  All-reduce then passes the
-shares around the ring, reduce hands them to the root.
+to all members: where ranks share a node's network, more bytes leave the node.  All send at once, each to its
+next member first, so that no network card waits for another's turn; what has come is combined when it is
+its turn.  All-reduce then passes the shares around the ring, reduce hands them to the root.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from hpccoll.plans.direct import Direct
 from hpccoll.plans.ring import Ring
 from hpccoll.plans.spans import Region, length, segments, split, split_evenly
 from hpccoll.plans.steps import Kind, Order
+
+# So much of what the others send at once lies in memory before it is combined.
+MOST_SEGMENTS = 64
 
 
 class Fold(Algorithm):
@@ -38,12 +42,14 @@ class Fold(Algorithm):
         count = len(members)
         if kind is not Kind.REDUCE_SCATTER:
             regions = split(regions[0], split_evenly(length(regions[0]), count))
-        for distance in range(1, count):
-            to = (me + distance) % count
-            for span in segments(regions[to], build.segment):
-                build.send(members[to], span)
-        for span in segments(regions[me], build.segment):
-            build.fold(members, me, span)
+        longest = _longest(build.segment, count)
+        shares = [list(segments(region, longest)) for region in regions]
+        for turn in range(max(map(len, shares))):
+            for distance in range(1, count):
+                to = (me + distance) % count
+                for span in shares[to][turn : turn + 1]:
+                    build.send(members[to], span)
+        build.fold(members, me, shares[me])
         if passes_on := _PASSES_ON.get(kind):
             algorithm, following = passes_on
             algorithm.lower(build, following, members, me, regions, root)
@@ -91,6 +97,11 @@ class Fold(Algorithm):
     def rounds(self, kind: Kind, count: int) -> Rounds:
         after = 0 if kind is Kind.REDUCE_SCATTER else (count - 1 if kind is Kind.ALLREDUCE else 1)
         return Rounds(1 + (count - 1) // 4 + after, 0)
+
+
+def _longest(segment: int, count: int) -> int:
+    """Elements of a message, so that those of all members together have room."""
+    return min(segment, max(1, MOST_SEGMENTS * segment // max(1, count - 1)))
 
 
 # What becomes of the combined shares.
