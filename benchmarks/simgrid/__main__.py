@@ -70,8 +70,16 @@ _PLANS = (
     ("allgather", "ring"), ("reduce_scatter", "rail"), ("reduce_scatter", "ring"), ("allreduce", "fold"),
     ("reduce", "fold"),
 )  # fmt: skip
+# What latencies and single segments weigh in.
+_SHORT = (
+    ("allreduce", "ring"), *_PLANS[3:5], ("reduce", "chain"), ("reduce", "two_level"), ("broadcast", "chain"),
+    ("broadcast", "two_level"), ("gather", "direct"), ("gather", "two_level"), ("scatter", "direct"),
+    ("scatter", "two_level"), *_PLANS[9:14], ("alltoall", "direct"), ("alltoall", "two_level"),
+    ("scan", "linear"), ("scan", "two_level"), ("exscan", "linear"),
+)  # fmt: skip
 CASES = (
     *(Case("plain", "4x2", collective, name, 16 * MIB) for collective, name in _PLANS),
+    *(Case("plain", "4x2", *one, MIB) for one in _SHORT),
     *(Case("cpu-1gbit", "4x2", "allreduce", name, MIB) for _, name in _PLANS[3:5]),
     *(Case("plain", "4x2", *one, 16 * MIB, _LEAVES) for one in (_PLANS[0], *_PLANS[2:5])),
     *(Case("plain", "4x2", *one, 16 * MIB, _SLOW) for one in (_PLANS[0], *_PLANS[3:5], _PLANS[8])),
@@ -80,6 +88,7 @@ CASES = (
 )
 LARGE = (
     *(Case("plain", "16x4", collective, name, 16 * MIB) for collective, name in _PLANS),
+    *(Case("plain", "16x4", *one, MIB) for one in _SHORT),
     *(Case("plain", "8x8", *one, 16 * MIB, Contention(4, 4.0)) for one in (_PLANS[0], *_PLANS[2:5])),
     *(Case("plain", "16x4", *one, 32 * MIB, Contention(4, 2.0, slow_nodes={5: 0.5})) for one in _PLANS[3:5]),
 )

@@ -5,10 +5,11 @@
 FILE is what `case.document` writes; the time until the last rank is done is printed, in seconds.
 
 Each rank is an actor on a host of its own (a core): it starts messages when what they wait for is done,
-combines what has come, and waits for any of its messages, as one thread of a real rank does.  Messages from
-one rank to another go one after the other, as over a connection; each has come a latency after its last byte
-was sent, and by then the next one is on its way.  Calls of a node's ranks are made by an actor of the node:
-once all have come, the hand-overs take their latency, and the bytes go over the node's memory.
+combines what has come, and waits for any of its messages, as one thread of a real rank does.  Its messages
+leave a quarter of a latency apart.  Those from one rank to another go one after the other, as over a
+connection; each has come a latency after its last byte was sent, and by then the next one is on its way.
+Calls of a node's ranks are made by an actor of the node: once all have come, the hand-overs take their
+latency, and the bytes go over the node's memory.
 """
 
 import json
@@ -97,6 +98,8 @@ class Rank:
         self.ready = [number for number, count in enumerate(self.waits) if not count]
         self.going, self.then, self.kept = [], [], []  # messages, and what to do when one is complete
         self.channels = {}  # by direction and peer: those that wait for the one that is going
+        self.latency_s = {name: case[f"{name}_latency_s"] for name in ("network", "message")}
+        self.may_send = 0.0  # from when on
 
     def release(self, followers):
         for number in followers:
@@ -145,7 +148,11 @@ class Rank:
         number = queue[0]
         one = self.operations[number]
         peer = one["peer"]
+        name = "message" if self.node_of[peer] == self.node_of[self.me] else "network"
         if one["what"] == "send":
+            if self.may_send > Engine.clock:
+                this_actor.sleep_for(self.may_send - Engine.clock)
+            self.may_send = Engine.clock + self.latency_s[name] / 4
             comm = Mailbox.by_name(f"{self.me}>{peer}/{one['step']}").put_async(0, max(1, one["bytes"]))
         else:
             comm, data = Mailbox.by_name(f"{peer}>{self.me}/{one['step']}").get_async()
@@ -158,7 +165,6 @@ class Rank:
             if one["what"] == "send":
                 self.release(self.by_end[number])
                 return
-            name = "message" if self.node_of[peer] == self.node_of[self.me] else "network"
             latency = Comm.sendto_async(this_actor.get_host(), Host.by_name(f"{name} latency"), 1)
             self.watch(latency, lambda: self.release(self.by_end[number]))
 

@@ -20,10 +20,16 @@ class Edge(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """The longest chain of messages: how many, and how many of them wait for a whole segment to arrive."""
+    """The longest chain of messages: how many, and how many of them wait for a whole segment to arrive.
+
+    `fills` are without the last one, which has to move in any case, and without those that arrive while the
+    busiest link, at the root of a tree say, moves other messages.  `apart`: so many messages of one member
+    leave one after the other, a quarter of a latency apart, while the first ones are on their way.
+    """
 
     messages: int
     fills: int
+    apart: int = 0
 
 
 # By node: the elements that it sends to other nodes, and those that move inside it.
@@ -38,6 +44,7 @@ class Algorithm(ABC):
     order = Order.ANY  # in which the members' operands are combined
     whole = False  # messages carry all elements, not a member's share
     along = False  # the longest chain of messages goes from each member to the next
+    around = False  # and from the last to the first: all send all the time
 
     @abstractmethod
     def lower(
@@ -74,6 +81,10 @@ class Algorithm(ABC):
     def combines(self, kind: Kind, lengths: Sequence[int]) -> int:
         """Elements that the member with most to combine combines; `lengths` as for `edges`."""
         return 0
+
+    def follows(self, kind: Kind) -> tuple[str, Kind] | None:
+        """The algorithm that passes the results on in the same step, by a chain of messages of its own."""
+        return None
 
     @abstractmethod
     def rounds(self, kind: Kind, count: int) -> Rounds:

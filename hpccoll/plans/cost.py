@@ -189,30 +189,66 @@ def messages(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> Load:
             sent[node] += between[node] * sizes.between
             inside[node] += within[node] * sizes.itemsize
     combines = max(_combines(shape.algorithm, shape.kind, lengths, len(nodes)) for lengths, _, nodes in alike)
-    fixed_s = max(_chain_s(shape, *each, sizes, links) for each in alike)
+    fixed_s = max(_chain_s(shape, *each, moving, sizes, links) for each in alike)
     combining_s = combines * sizes.itemsize / (links.combine_gbs * 1e9)
     acting_s = max(together_s(shape, *each, moving, combining_s, sizes) for each in alike)
     return Load(fixed_s + acting_s, tuple(sent), tuple(inside))
 
 
 def _chain_s(
-    shape: Shape, lengths: tuple[int, ...], root: int, nodes: tuple[int, ...], sizes: Sizes, links: Links
+    shape: Shape,
+    lengths: tuple[int, ...],
+    root: int,
+    nodes: tuple[int, ...],
+    moving_s: float,
+    sizes: Sizes,
+    links: Links,
 ) -> float:
-    """The longest chain of messages: their latency, and of those that wait for a segment, its way."""
-    messages, fills = _rounds(shape.algorithm, shape.kind, len(nodes))
+    """The longest chain of messages: their latency, and of those that wait for a segment, its way.
+
+    The last segment's way is in `moving_s`, what the busiest link takes for all its bytes.
+    """
+    messages, fills, apart = _rounds(shape.algorithm, shape.kind, len(nodes))
     between = _between(shape.algorithm, shape.kind, lengths, root, nodes)
-    segment = min(sizes.segment, sum(lengths))
-    each_s = [
-        (latency_us * 1e-6, segment * itemsize / (rate * 1e9))
-        for latency_us, itemsize, rate in (
-            (links.message_latency_us, sizes.itemsize, links.message_gbs),
-            (links.network_latency_us, sizes.between, links.network_gbs),
-        )
-    ]
-    return sum(
-        part * (messages * latency_s + fills * way_s)
-        for part, (latency_s, way_s) in zip((1 - between, between), each_s, strict=True)
-    )
+    how = ALGORITHMS[shape.algorithm]
+    longest = min(sizes.segment, sum(lengths))
+    inside_s, network_s = links.message_latency_us * 1e-6, links.network_latency_us * 1e-6
+    if how.around:
+        block = max(of_members(shape.kind, len(nodes), lengths), default=0) * sizes.itemsize
+        return _around_s(messages, between, network_s, inside_s, block / (links.message_gbs * 1e9), moving_s)
+    combined = longest * sizes.itemsize / (links.combine_gbs * 1e9) if shape.kind.reduces else 0.0
+    if shape.kind is Kind.ALLREDUCE:
+        combined /= 2  # on the way up, not on the way down
+    found = 0.0
+    for part, latency_s, itemsize, rate in (
+        (1 - between, inside_s, sizes.itemsize, links.message_gbs),
+        (between, network_s, sizes.between, links.network_gbs),
+    ):
+        way_s = longest * itemsize / (rate * 1e9) + combined
+        found += part * (messages * latency_s + fills * way_s)
+    found += max(0.0, apart * (between * network_s + (1 - between) * inside_s) / 4 - moving_s)
+    if following := how.follows(shape.kind):
+        name, kind = following
+        passing = shape._replace(algorithm=name, kind=kind)
+        each = tuple(of_members(shape.kind, len(nodes), lengths))
+        found += _chain_s(passing, each, root, nodes, moving_s / 2, sizes, links)
+    return found
+
+
+def _around_s(
+    rounds: int, between: float, network_s: float, inside_s: float, block_s: float, moving_s: float
+) -> float:
+    """What a ring takes beyond `moving_s`; `between` of its hops are between nodes.
+
+    Where hops inside nodes are the shorter ones, blocks wait before those between, which then do not wait
+    for latencies: at the end there is one, and the way inside the last node.  Where they are not, a round
+    takes the mean hop.  `network_s`, `inside_s`: latencies; `block_s`: a block's way inside a node.
+    """
+    if not between:
+        return rounds * inside_s
+    hop_s = inside_s + block_s
+    last_s = network_s + (1 / between - 1) * hop_s
+    return max(last_s, rounds * (between * network_s + (1 - between) * hop_s) - (1 - between) * moving_s)
 
 
 @lru_cache(maxsize=128)

@@ -95,8 +95,11 @@ class Fold(Algorithm):
         return (len(lengths) - 1) * max(lengths)
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
-        after = 0 if kind is Kind.REDUCE_SCATTER else (count - 1 if kind is Kind.ALLREDUCE else 1)
-        return Rounds(1 + (count - 1) // 4 + after, 0)
+        return Rounds(1, 0, count - 1)
+
+    def follows(self, kind: Kind) -> tuple[str, Kind] | None:
+        found = _PASSES_ON.get(kind)
+        return found and (found[0].name, found[1])
 
 
 def _longest(segment: int, count: int) -> int:

@@ -26,7 +26,7 @@ class Ring(Algorithm):
     """See the module."""
 
     name = "ring"
-    along = True
+    along = around = True
     kinds = frozenset({Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.ALLGATHER})
 
     def lower(

@@ -106,6 +106,7 @@ class LinearScan(_Scan):
 
     name = "linear_scan"
     order = Order.FOLD
+    along = True
 
     def _segment(
         self, build: Builder, members: tuple[int, ...], me: int, own: Span, result: Span, *, inclusive: bool
@@ -132,7 +133,7 @@ class LinearScan(_Scan):
         return sum(lengths) if len(lengths) > (1 if kind is Kind.SCAN else 2) else 0
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
-        return Rounds(count - 1, count - 1)
+        return Rounds(count - 1, max(0, count - 2))
 
 
 def _apart(own: Span) -> Span:

@@ -191,7 +191,7 @@ class DoubleTree(Algorithm):
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
         depth = binary(count).depth()
-        return Rounds(2 * depth, 2 * depth)
+        return Rounds(2 * depth, max(0, 2 * depth - 2))
 
 
 class RootedTree(Algorithm):
@@ -241,4 +241,15 @@ class RootedTree(Algorithm):
 
     def rounds(self, kind: Kind, count: int) -> Rounds:
         depth = self._shape(count).depth()
-        return Rounds(depth, depth)
+        if self.along:
+            return Rounds(depth, max(0, depth - 1))
+        match kind:
+            case Kind.REDUCE:
+                fills = min(depth - 1, 1)
+            case Kind.BROADCAST:
+                fills = depth
+            case Kind.GATHER:
+                fills = 0
+            case _:  # a scatter: what the farther members get is short
+                fills = min(depth - 1, 2)
+        return Rounds(depth, max(0, fills))
