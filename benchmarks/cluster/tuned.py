@@ -5,8 +5,10 @@
 
 It runs `hpccoll tune`, then `hpccoll bench OP --compare --within 5` for every collective, which says how
 often the choice is within 5 % of the best plan and of flat, by medians of the rounds or their ratio's 95 %
-interval.  Table and output go into --into.  Exit status 0: all choices are; 1: not, or a run failed; 2: there
-are no hosts.
+interval.  In a round a plan is called --calls times below 1 MiB, a tenth as often from there on: as in tune,
+calls follow one another for some milliseconds, longer than the slices in which ranks that share a core take
+turns.  Table and output go into --into.  Exit status 0: all choices are; 1: not, or a run failed; 2: there are
+no hosts.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from hpccoll.cli.sizes import parse_bytes
 from hpccoll.cli.tune.options import COLLECTIVES
 from tests.support.launch import REPOSITORY, Result, run_ranks
 from tests.support.virtual_hosts import VirtualHosts, available
 
+LONG_BYTES = 1 << 20
 SAID = ("# Choice", "#  slower", "# Wrong", "# error")
 
 
@@ -61,7 +65,7 @@ def drive(options: argparse.Namespace) -> int:
     if reason is not None:
         print(f"benchmarks.cluster.tuned is left out: {reason}", file=sys.stderr)
         return 2
-    sizes = ["-b", options.min_bytes, "-e", options.max_bytes, "-f", str(options.factor)]
+    sizes = ["-b", str(options.min_bytes), "-e", str(options.max_bytes), "-f", str(options.factor)]
     options.into.mkdir(parents=True, exist_ok=True)
     log = options.into / "tuned.txt"
     bad = 0
@@ -76,16 +80,29 @@ def drive(options: argparse.Namespace) -> int:
         print(done.stderr, end="", flush=True)
         (options.into / "tuned.toml").write_text(table.read_text())
         for name in options.collectives:
-            rounds = ["--rounds", str(options.rounds), "-n", str(options.rounds * options.calls)]
-            compared = ["--compare", "--within", str(options.within), "-w", "3", *rounds]
-            done = run(["bench", name, *sizes, *compared], {"HPCCOLL_TUNING": str(table)})
-            file.write(done.stdout + done.stderr)
-            file.flush()
-            bad += done.returncode != 0
-            said = [line for line in done.stdout.splitlines() if line.startswith(SAID)]
-            print(*(f"{name:15s}{line}" for line in said or [done.stderr]), sep="\n", flush=True)
+            for first, last, calls in series(options):
+                ends = ["-b", str(first), "-e", str(last), "-f", str(options.factor)]
+                rounds = ["--rounds", str(options.rounds), "-n", str(options.rounds * calls)]
+                compared = ["--compare", "--within", str(options.within), "-w", "3", *rounds]
+                done = run(["bench", name, *ends, *compared], {"HPCCOLL_TUNING": str(table)})
+                file.write(done.stdout + done.stderr)
+                file.flush()
+                bad += done.returncode != 0
+                said = [line for line in done.stdout.splitlines() if line.startswith(SAID)]
+                print(*(f"{name:15s}{line}" for line in said or [done.stderr]), sep="\n", flush=True)
     print(f"{log} has all rows, {options.into / 'tuned.toml'} the table")
     return int(bad > 0)
+
+
+def series(options: argparse.Namespace) -> Iterator[tuple[int, int, int]]:
+    """The first and the last of the sizes that are called so often in a round, and how often."""
+    sizes = [options.min_bytes]
+    while sizes[-1] * options.factor <= options.max_bytes:
+        sizes.append(sizes[-1] * options.factor)
+    short = [size for size in sizes if size < LONG_BYTES]
+    for some, calls in ((short, options.calls), (sizes[len(short) :], max(1, options.calls // 10))):
+        if some:
+            yield some[0], some[-1], calls
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -104,11 +121,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add(
         "--collectives", type=lambda text: text.split(","), default=["allreduce"], help=", ".join(COLLECTIVES)
     )
-    add("-b", "--min-bytes", default="8", help="smallest size (8)")
-    add("-e", "--max-bytes", default="16M", help="largest (16M)")
+    add("-b", "--min-bytes", type=parse_bytes, default=8, help="smallest size (8)")
+    add("-e", "--max-bytes", type=parse_bytes, default=16 << 20, help="largest (16M)")
     add("-f", "--factor", type=int, default=8, help="from size to size (8)")
     add("--rounds", type=int, default=15, help="interleaved, of tune and of bench (15)")
-    add("--calls", type=int, default=2, help="of each plan in a round of bench (2)")
+    add("--calls", type=int, default=20, help="of each plan in a round of bench, below 1 MiB (20)")
     add("--within", type=float, default=5.0, help="percent (5)")
     add("--timeout-s", type=float, default=1800.0, help="of each run (1800)")
     add("--into", type=Path, default=REPOSITORY / "build" / "bench")
