@@ -7,8 +7,8 @@ It runs `hpccoll tune`, then `hpccoll bench OP --compare --within 5` for every c
 often the choice is within 5 % of the best plan and of flat, by medians of the rounds or their ratio's 95 %
 interval.  In a round a plan is called --calls times below 1 MiB, a tenth as often from there on: as in tune,
 calls follow one another for some milliseconds, longer than the slices in which ranks that share a core take
-turns.  Table and output go into --into.  Exit status 0: all choices are; 1: not, or a run failed; 2: there are
-no hosts.
+turns.  Table and output go into --into.  Exit status 0: all choices are; 1: not, or a run failed; 2: there
+are no hosts.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from hpccoll.plans.steps import NATIVE, Order, Plan
 from hpccoll.topology.layout import Layout
 
 CHUNKS = (1, 2, 4, 8)
+# By links that nobody has measured prices are as good as equal up to this factor, for plans that wait for the
+# bytes between nodes longer than this part of their time.
+NEAR, BY_BYTES = 1.2, 0.5
 # Plans whose messages between nodes cannot be rounded on their way.
 WHOLE = frozenset({"flat", "fold"})
 
@@ -126,19 +129,27 @@ def _by_measurement(
         taken, why = clearly_cheaper(prices, call_bytes(collective, itemsize))
         every.sort(key=lambda one: one.name != taken)
         return Choice(tuple(every), why)
-    first, because = _unmeasured(every)
+    first, because = _unmeasured(every, tuning.links)
     taken, why = decide(first, {one.name: one.measured for one in every if one.measured is not None}, because)
     every.sort(key=lambda one: one.name != taken)
     return Choice(tuple(every), why)
 
 
-def _unmeasured(every: Sequence[Candidate]) -> tuple[str, str]:
+def _unmeasured(every: Sequence[Candidate], links: Links) -> tuple[str, str]:
     """What is taken without measurements, and because of what."""
-    own = [one.name for one in every if one.name in (FLAT, ONE_SHOT)]
-    if every[0].made.layout.node_count == 1 and own and own[0] != every[0].name:
+    cheapest = every[0]
+    by_network_s = cheapest.bytes_between_nodes / (links.network_gbs * 1e9)
+    if cheapest.made.layout.node_count == 1:
         # The others pass on through the same memory; what they save there is less than prices are sure of.
-        return own[0], "the node's own call, on one node"
-    return every[0].name, "lowest predicted time"
+        own = [one.name for one in every if one.name in (FLAT, ONE_SHOT)]
+        if own and own[0] != cheapest.name:
+            return own[0], "the node's own call, on one node"
+    elif links == Links() and by_network_s > BY_BYTES * cheapest.time_s:
+        near = [one for one in every if one.time_s <= NEAR * cheapest.time_s]
+        fewest = min(near, key=lambda one: one.bytes_between_nodes)  # of several the cheapest
+        if fewest.bytes_between_nodes < cheapest.bytes_between_nodes:
+            return fewest.name, "fewest bytes between nodes, whose links are not measured"
+    return cheapest.name, "lowest predicted time"
 
 
 def select(

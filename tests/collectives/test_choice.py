@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import hpccoll
+from hpccoll.plans.select import NEAR
 from tests.collectives.conftest import Make
 from tests.support.layouts import layouts, on_layouts
 from tests.support.oracle import BLOCKED, COLLECTIVES, Job, perform
@@ -107,10 +108,10 @@ def test_explain_names_the_plan_that_is_taken(communicator: Make, layout: str) -
             explanation = comm.explain(collective, 8 * count * blocks, dtype="i8", root=comm.size - 1)
             found = plan_of(comm, Job(collective, count, root=comm.size - 1))
             assert found == explanation.plan, f"{collective} of {count}"
-            # On one node what is taken need not have the lowest price.
+            # What is taken need not have the lowest price: one node's own call, fewer bytes between nodes.
             first, *others = (candidate.time_s for candidate in explanation.candidates)
             assert others == sorted(others)
-            assert comm.node_count == 1 or all(first <= other for other in others)
+            assert comm.node_count == 1 or all(first <= NEAR * other for other in others)
             text = str(explanation)
             assert text.splitlines()[1].startswith(f"-> {explanation.plan}")
             assert f"{collective} of {8 * count * blocks} bytes" in text
