@@ -49,7 +49,7 @@ help:
 	@echo 'make lint       ruff and mypy'
 	@echo 'make bench      collectives on one node beside MPICH, Open MPI, Intel MPI and gloo; as root with iproute2 between'
 	@echo '                virtual hosts too (CLUSTER_ARGS): tables and figures in build/bench, after an hour or more'
-	@echo 'make bench-buckets  training steps between two virtual hosts: buckets, and DDP over gloo (root, iproute2; 4 minutes)'
+	@echo 'make bench-buckets  training steps between two virtual hosts: buckets, and DDP over gloo (root, iproute2; 6 minutes)'
 	@echo 'make docs       the documentation in build/docs, by Sphinx; also checks the links of the Markdown'
 	@echo 'make pictures   the pictures of plans in the documentation, drawn anew by the commands below them'
 	@echo 'make clean      remove what was made here, the virtual environments too'

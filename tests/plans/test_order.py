@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from hpccoll.plans.catalogue import RECIPES, make_plan
 from hpccoll.plans.collective import REDUCTIONS, ROOTED, Collective
 from hpccoll.plans.flat import ONE_SHOT
+from hpccoll.plans.fold import MOST_SEGMENTS
 from hpccoll.plans.hazards import IN_PLACE
+from hpccoll.plans.lower import lower
+from hpccoll.plans.program import Combine, Receive, Send
 from hpccoll.plans.spans import length
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
@@ -156,3 +159,26 @@ def test_all_ranks_get_the_same_bits_of_a_rounded_sum(seed: int) -> None:
     for rank, result in enumerate(outcome.results):
         assert result.tobytes() == outcome.results[0].tobytes(), f"rank {rank}: {text_of(plan)}"
     assert np.allclose(outcome.results[0], elements.astype(np.float64).sum(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("collective", "ranks", "count"), [("allreduce", 7, 200), ("reduce_scatter", 5, 40)])
+def test_no_two_ranks_wait_for_the_same_one(collective: str, ranks: int, count: int) -> None:
+    """Where values are combined in order they need not come in it: one rank would send at a time."""
+    plan = make_plan("fold", Collective(collective, ranks, count), Layout.parse(str(ranks)), segment=8)
+    programs = [lower(plan, rank) for rank in range(ranks)]
+    sources = [[one.peer for one in each.operations if isinstance(one, Receive)] for each in programs]
+    targets = [[one.peer for one in each.operations if isinstance(one, Send)] for each in programs]
+    for turn in range(ranks - 1):
+        assert {each[turn] for each in sources} == {each[turn] for each in targets} == set(range(ranks))
+
+
+def test_what_comes_early_has_its_limits() -> None:
+    """However many ranks send at once, and however long the buffer is."""
+    segment = 64
+    plan = make_plan("fold", Collective("allreduce", 300, 60_000), Layout.parse("300"), segment=segment)
+    program = lower(plan, 5)
+    assert program.scratch <= 2 * MOST_SEGMENTS * segment
+    longest = max(
+        one.target.stop - one.target.start for one in program.operations if isinstance(one, Combine)
+    )
+    assert 1 < longest < segment

@@ -14,11 +14,12 @@ from hpccoll.plans.catalogue import RECIPES, names
 from hpccoll.plans.collective import LOCALLY_RAGGED, REDUCTIONS, Collective
 from hpccoll.plans.flat import ONE_SHOT
 from hpccoll.plans.links import Links
-from hpccoll.plans.select import Tuning, candidates, describe, fits_one_shot, select
+from hpccoll.plans.select import NEAR, Tuning, candidates, choose, describe, fits_one_shot, select
 from hpccoll.plans.steps import Order, Plan
 from hpccoll.topology.layout import Layout
 from tests.plans.cases import COLLECTIVES, all_layouts, ragged
 
+RAILS = "scatter_rail_gather"
 SIZES = (8, 1024, 32768, 1 << 20, 1 << 24)
 TWO_LEVEL = {recipe.name for recipes in RECIPES.values() for recipe in recipes if recipe.two_level}
 
@@ -88,6 +89,21 @@ def test_the_cheapest_is_first_and_each_name_comes_once() -> None:
     assert times == sorted(times)
     assert sorted(one.name for one in found) == sorted(set(names("allreduce", layout)) - {ONE_SHOT})
     assert found[0].made == select(Collective("allreduce", 32, 1 << 20), layout, 4, Tuning())
+
+
+def test_fewest_bytes_between_nodes_where_the_network_is_not_measured() -> None:
+    """Of plans whose prices are as good as equal: the network may be slower than the default."""
+    layout = Layout.parse("4x2")
+    call = Collective("allreduce", 8, 1 << 18)
+    unmeasured, measured = (
+        choose(call, layout, 4, Tuning(links=links)) for links in (Links(), Links(network_latency_us=25.1))
+    )
+    ring, rails = ({one.name: one for one in unmeasured.candidates}[name] for name in ("ring", RAILS))
+    assert ring.time_s < rails.time_s < NEAR * ring.time_s
+    assert rails.bytes_between_nodes < ring.bytes_between_nodes
+    assert (unmeasured.candidates[0].name, measured.candidates[0].name) == (RAILS, "ring")
+    assert unmeasured.why == "fewest bytes between nodes, whose links are not measured"
+    assert measured.why == "lowest predicted time"
 
 
 def test_without_a_native_call_flat_is_taken_on_one_node_only() -> None:
