@@ -242,3 +242,4 @@ def test_communicators_used_in_different_orders(world: MPI.Intracomm) -> None:
         with pytest.raises(hpccoll.CollectiveTimeoutError, match=f"rank {1 - world.rank}"):
             mine.Allreduce(np.ones(3), np.empty(3))
         assert limit_s * 0.9 < time.monotonic() - begin < limit_s + 5
+        world.Barrier()  # who closes first would be known to the other, just before its deadline
