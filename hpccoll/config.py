@@ -110,7 +110,7 @@ class Config:
     """So many calls on device arrays, from a communicator's first on, are agreed on by all ranks before they
     are enqueued; later ones are where a call of their kind was not made before."""
 
-    device_checks_every: int = 100
+    device_checks_every: int = 1000
     """And every so many-th of the others; 0: none."""
 
     device_messages: str = "auto"
