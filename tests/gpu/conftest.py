@@ -54,6 +54,14 @@ def stream(device: int) -> int:
     return make_stream()
 
 
+@pytest.fixture(scope="module")
+def streams(device: int) -> list[int]:
+    """Two of their own, and the default one, which does not wait for these."""
+    from tests.gpu.memory import make_stream
+
+    return [make_stream(), make_stream(), 1]
+
+
 @pytest.fixture
 def own_devices(device: int) -> None:
     """Skip where ranks share devices, which only real hardware makes them do."""

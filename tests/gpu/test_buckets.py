@@ -10,7 +10,7 @@ import pytest
 from hpccoll import GradientBuckets, MismatchError, NotFiniteError, UsageError
 from hpccoll.overlap import broadcast
 from tests.collectives.conftest import Make
-from tests.gpu.memory import Mirror, make_stream, mirror
+from tests.gpu.memory import Mirror, mirror
 from tests.support.layouts import layouts
 
 SOME = layouts({"": (1, 2, 3), "1+1": (2,)})
@@ -121,12 +121,6 @@ def test_what_is_refused(communicator: Make, stream: int) -> None:
         pytest.raises(UsageError, match="cannot scale arrays of int32"),
     ):
         buckets.clip_norm(1.0)
-
-
-@pytest.fixture(scope="module")
-def streams(device: int) -> list[int]:
-    """Two of their own, and the default one, which does not wait for these."""
-    return [make_stream(), make_stream(), 1]
 
 
 @pytest.mark.parametrize("short", ["bfloat16", "float16"])

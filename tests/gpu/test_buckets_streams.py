@@ -12,19 +12,9 @@ from cuda.bindings import driver
 from hpccoll import GradientBuckets, NotFiniteError, UsageError
 from hpccoll.overlap import broadcast
 from tests.collectives.conftest import Make
-from tests.gpu.memory import Mirror, checked, make_stream, mirror, synchronize
-from tests.gpu.test_buckets import DTYPES, SHAPES, given, put
-from tests.support.layouts import layouts
+from tests.gpu.memory import Mirror, checked, mirror, synchronize
+from tests.gpu.test_buckets import DTYPES, FEW, SHAPES, SOME, given, put
 from tests.support.oracle import Array
-
-SOME = layouts({"": (1, 2, 3), "1+1": (2,)})
-FEW = layouts({"": (2,), "1+1": (2,)})
-
-
-@pytest.fixture(scope="module")
-def streams(device: int) -> list[int]:
-    """Two of their own, and the default one, which does not wait for these."""
-    return [make_stream(), make_stream(), 1]
 
 
 class Later:
@@ -74,6 +64,13 @@ def later(streams: list[int]) -> Iterator[Later]:
     yield made
     for stream in streams:
         synchronize(stream)
+
+
+def one_step(buckets: GradientBuckets, later: Later, length: int, streams: Sequence[int]) -> None:
+    """Every array is computed on a stream of its own: all of array k are 1 + k."""
+    for k, stream in enumerate(streams):
+        buckets.ready(k, later.value(np.full(length, 1.0 + k), stream))
+    buckets.wait()
 
 
 def sometimes(rng: np.random.Generator, streams: Sequence[int]) -> None:
@@ -173,9 +170,7 @@ def test_results_are_read_before_the_next_values_come(
     comm = communicator(layout=layout)
     arrays = [later.array(np.zeros(3000), streams[0]), later.array(np.zeros(3000), streams[1])]
     with GradientBuckets(comm, arrays, average=False) as buckets:
-        for k in range(2):
-            buckets.ready(k, later.value(np.full(3000, 1.0 + k), streams[k]))
-        buckets.wait()
+        one_step(buckets, later, 3000, streams[:2])
         found = [later.read(one) for one in arrays]
         for k in range(2):
             buckets.ready(k, later.value(np.full(3000, 50.0), streams[1 - k]))
@@ -192,9 +187,7 @@ def test_results_are_read_before_unused_arrays_become_zeros(
     comm = communicator(layout=layout)
     arrays = [later.array(np.zeros(3000), streams[k]) for k in range(3)]
     with GradientBuckets(comm, arrays, average=False, unused="zero") as buckets:
-        for k in range(3):
-            buckets.ready(k, later.value(np.full(3000, 1.0 + k), streams[k]))
-        buckets.wait()
+        one_step(buckets, later, 3000, streams)
         found = [later.read(one) for one in arrays]
         buckets.wait()
     for stream in reversed(streams):
@@ -210,9 +203,7 @@ def test_results_outlive_the_buckets(
     comm = communicator(layout=layout)
     arrays = [later.array(np.zeros(5000), streams[0]), later.array(np.zeros(5000), streams[1])]
     with GradientBuckets(comm, arrays, average=False) as buckets:
-        for k in range(2):
-            buckets.ready(k, later.value(np.full(5000, 1.0 + k), streams[k]))
-        buckets.wait()
+        one_step(buckets, later, 5000, streams[:2])
     del buckets
     found = [later.read(one) for one in arrays]
     used_again(80_000, streams[0])
