@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hpccoll.cli import version
-from hpccoll.cli.output import all_come
+from hpccoll.cli.output import abort, all_come
 from hpccoll.errors import HpccollError, UsageError
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def _tell(misuse: str) -> None:
     if world is not None and not all_come(world, PATIENCE_S):
         if world.rank:
             print(f"rank {world.rank}: {misuse}", file=sys.stderr, flush=True)
-        world.Abort(MISUSE)
+        abort(world, MISUSE)
 
 
 def _end_job() -> None:
     """End all ranks of a job of several: who failed unforeseen does not come to where the others wait."""
     world = _world()
     if world is not None and world.size > 1:
-        world.Abort(WRONG)
+        abort(world, WRONG)
 
 
 def _world() -> MPI.Intracomm | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 STANDARD_OUTPUT = "-"
+LINGER_S = 0.2  # mpiexec drops what a rank writes in its last moment
 JSON_HELP = 'write it to FILE as JSON; "-": to standard output alone'
 
 _T = TypeVar("_T")
@@ -50,6 +51,14 @@ def check_writable(world: MPI.Intracomm, *paths: str | None) -> None:
 
     if named:
         by_rank_0(world, check)
+
+
+def abort(world: MPI.Intracomm, status: int) -> None:
+    """End all ranks, when what this one has written last has had time to get through the launcher."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(LINGER_S)
+    world.Abort(status)
 
 
 def all_come(world: MPI.Intracomm, patience_s: float) -> bool:

@@ -169,7 +169,7 @@ def _measured(args: argparse.Namespace, options: Options) -> int:
     from mpi4py import MPI
 
     import hpccoll
-    from hpccoll.cli.output import check_writable
+    from hpccoll.cli.output import abort, check_writable
     from hpccoll.scaling.measure import measure
 
     world = MPI.COMM_WORLD
@@ -185,7 +185,7 @@ def _measured(args: argparse.Namespace, options: Options) -> int:
             measure(world, whole, options, left, _ignore if keeper is None else keeper.add)
         except HpccollError as error:  # the others are asleep
             print(f"hpccoll scale: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            world.Abort(1)
+            abort(world, 1)
         return int(world.bcast(None if keeper is None else keeper.conclude()))
 
 

@@ -28,7 +28,7 @@ from hpccoll.cli.bench.table import (
     row_line,
     title_lines,
 )
-from hpccoll.cli.output import all_come, write_json
+from hpccoll.cli.output import abort, all_come, write_json
 from hpccoll.errors import UsageError, UsageTypeError
 from hpccoll.ops.table import arithmetic
 from hpccoll.ops.table import operator_of as table_row
@@ -175,7 +175,7 @@ class Sweep:
                 status = 2
         if outcome.errors:
             if not all_come(self._world, _PATIENCE_S):
-                self._world.Abort(1)
+                abort(self._world, 1)
             return status
         return int(self._world.bcast(status))
 
