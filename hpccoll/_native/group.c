@@ -16,6 +16,8 @@
 
 /* Elements are combined in pieces of so many bytes, which a cache still has when they are copied out. */
 #define PIECE_BYTES 65536
+/* Of a broadcast through slots, bytes that the others may take while the root copies in what is next. */
+#define STRIP_BYTES 8192
 
 static int64_t
 least(int64_t a, int64_t b)
@@ -75,6 +77,15 @@ stream_at(const Stream *self, int64_t start)
     return self->buffers[self->places->memory] + (self->places->start + start) * self->itemsize;
 }
 
+/* What a block uses of a member's slot; of a broadcast, which all slots have together, member 0's. */
+static char *
+slot_of(const GroupCall *self, uint64_t block, int64_t member)
+{
+    const Group *group = self->group;
+    int64_t room = group->slot_bytes * (self->code == BROADCAST ? group->members : 1);
+    return group_slot(group, block, member) + group_turn(block, self->used, room);
+}
+
 /* A member's elements: those from `start` of all that it gives, which its slot has from `in_slot` on.  NULL when they
  * are not there, or in another process. */
 static const char *
@@ -86,7 +97,7 @@ given(const GroupCall *self, uint64_t block, int64_t member, int64_t start, int6
     if (own != NULL)
         return own;
     if (offer.area == 0)
-        return group_slot(group, block, member) + in_slot * self->itemsize;
+        return slot_of(self, block, member) + in_slot * self->itemsize;
     return group_offered(group, member, offer, start * self->itemsize, count * self->itemsize);
 }
 
@@ -146,16 +157,16 @@ before(const GroupCall *self, int64_t part, int64_t count)
     return least(part * self->room, count);
 }
 
-/* Of a part of `count` elements this member combines low, ..., high - 1. */
+/* Of a part of `count` elements a member combines low, ..., high - 1. */
 typedef struct {
-    int64_t low, high, count;
+    int64_t low, high;
 } Share;
 
 static Share
-share_of(const GroupCall *self, int64_t count)
+share_of(const GroupCall *self, int64_t member, int64_t count)
 {
-    const Group *group = self->group;
-    return (Share){count * group->me / group->members, count * (group->me + 1) / group->members, count};
+    int64_t members = self->group->members;
+    return (Share){count * member / members, count * (member + 1) / members};
 }
 
 /* What one member gives to another: where it begins in all that it gives, and how many elements it is. */
@@ -224,15 +235,28 @@ fills(const GroupCall *self)
 }
 
 static void
+fill_in_strips(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
+{
+    char *slot = slot_of(self, block, 0);
+    int64_t strip = STRIP_BYTES / self->itemsize + 1;
+    for (int64_t done = 0; done < count; done += strip) {
+        int64_t next = least(done + strip, count);
+        stream_read(&self->source, start + done, start + next, slot + done * self->itemsize);
+        if (next < count && next * self->itemsize <= UINT32_MAX)
+            group_tell_filled(self->group, block, next * self->itemsize);
+    }
+}
+
+static void
 fill(const GroupCall *self, int64_t part, uint64_t block)
 {
     const Group *group = self->group;
     int64_t members = group->members, start = part_start(self, part);
-    char *own = group_slot(group, block, group->me);
+    char *own = slot_of(self, block, group->me);
     switch (self->code) {
     case SCATTER:
         for (int64_t member = 0; member < members; ++member)
-            give_piece(self, part, member, group_slot(group, block, member));
+            give_piece(self, part, member, slot_of(self, block, member));
         break;
     case REDUCE_SCATTER:
     case ALLTOALL:
@@ -250,16 +274,19 @@ fill(const GroupCall *self, int64_t part, uint64_t block)
     }
     case ALLREDUCE:
     case REDUCE: {
-        Share mine = share_of(self, part_length(self, part, self->source.length));
+        int64_t count = part_length(self, part, self->source.length);
+        Share mine = share_of(self, group->me, count);
         stream_read(&self->source, start, start + mine.low, own);
         if (self->source.count != 1) /* else this member, which combines them, reads them there */
             stream_read(&self->source, start + mine.low, start + mine.high, own + mine.low * self->itemsize);
-        stream_read(&self->source, start + mine.high, start + mine.count, own + mine.high * self->itemsize);
+        stream_read(&self->source, start + mine.high, start + count, own + mine.high * self->itemsize);
         break;
     }
+    case BROADCAST:
+        fill_in_strips(self, block, start, part_length(self, part, self->source.length));
+        break;
     default:
-        stream_read(&self->source, start, start + part_length(self, part, self->source.length),
-                    self->code == BROADCAST ? group_slot(group, block, 0) : own);
+        stream_read(&self->source, start, start + part_length(self, part, self->source.length), own);
     }
 }
 
@@ -283,13 +310,20 @@ fill_ahead(GroupCall *self, int *moved)
 /* Combining: `count` elements from `start` of what each member gives, which are in its slot from `in_slot` on.  -1 when
  * the kernel raised, or a member's elements are not there. */
 
-/* All of them into the first slot. */
+/* The slot into which a member combines its share: the first; but member 1, who need not pass over its own elements
+ * before it reads them, its own, as it takes long to write what another core has just written. */
+static char *
+results_of(const GroupCall *self, uint64_t block, int64_t member)
+{
+    return slot_of(self, block, member == 1);
+}
+
+/* All of them to where `result` is: none of them but member 0's and the own of member 1 may lie there. */
 static int
-combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
+combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count, char *result,
             PyObject **error)
 {
     Group *group = self->group;
-    char *result = group_slot(group, block, 0) + in_slot * self->itemsize;
     const char *left = given(self, block, 0, start, in_slot, count);
     if (left != NULL && left != result && group->members == 1)
         copy_bytes(result, left, (size_t)(count * self->itemsize));
@@ -303,6 +337,19 @@ combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slo
     return left == NULL ? -1 : 0;
 }
 
+/* Where in the target `count` results from element `at` on may be combined, whose own operands are those from `start`
+ * on; NULL: in a slot. */
+static char *
+place_in_target(const GroupCall *self, int64_t start, int64_t at, int64_t count)
+{
+    if (self->target.is_long || self->target.length == 0)
+        return NULL;
+    char *place = stream_at(&self->target, at);
+    const char *own = stream_at(&self->source, start);
+    int apart = place != NULL && own != NULL && lie_apart(place, own, (size_t)(count * self->itemsize));
+    return apart ? place : NULL;
+}
+
 /* Each with all before it, into its own slot. */
 static int
 combine_running(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count,
@@ -312,7 +359,7 @@ combine_running(const GroupCall *self, uint64_t block, int64_t start, int64_t in
     int64_t last = group->members - (self->code == EXSCAN);
     for (int64_t member = 0; member < last; ++member) {
         const char *right = given(self, block, member, start, in_slot, count);
-        char *into = group_slot(group, block, member) + in_slot * self->itemsize;
+        char *into = slot_of(self, block, member) + in_slot * self->itemsize;
         if (right == NULL)
             return -1;
         if (member == 0 && right != into)
@@ -343,17 +390,33 @@ all_offer_targets(const GroupCall *self, uint64_t block)
 
 /* The own share of the result to where all members want it. */
 static int
-hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slot, int64_t count)
+hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t count, const char *result)
 {
     size_t nbytes = (size_t)(count * self->itemsize);
-    const char *result = group_slot(self->group, block, 0) + in_slot * self->itemsize;
     for (int64_t member = 0; member < self->group->members; ++member) {
         char *target = group_offered(self->group, member, group_target(self->group, block, member),
-                               start * self->itemsize, (int64_t)nbytes);
+                                     start * self->itemsize, (int64_t)nbytes);
         if (target == NULL)
             return -1;
-        (self->target.is_long ? copy_past_caches : copy_bytes)(target, result, nbytes);
+        if (target != result)
+            (self->target.is_long ? copy_past_caches : copy_bytes)(target, result, nbytes);
     }
+    return 0;
+}
+
+/* `count` elements of the own share, of all from `start` on, and of the slots from `low` on. */
+static int
+combine_piece(const GroupCall *self, uint64_t block, int64_t start, int64_t low, int64_t count, int hands_out,
+              PyObject **error)
+{
+    char *here = hands_out || self->code == REDUCE ? place_in_target(self, start, start, count) : NULL;
+    char *result = here == NULL ? results_of(self, block, self->group->me) + low * self->itemsize : here;
+    if (combine_all(self, block, start, low, count, result, error) < 0)
+        return -1;
+    if (hands_out)
+        return hand_out(self, block, start, count, result);
+    if (here == NULL && self->target.length > 0) /* as long as a cache has it */
+        stream_write(&self->target, start, start + count, result);
     return 0;
 }
 
@@ -366,14 +429,23 @@ combine_share(const GroupCall *self, uint64_t block, int64_t start, Share mine, 
     for (int64_t low = mine.low; low < mine.high; low += piece) {
         int64_t size = least(piece, mine.high - low);
         int failed = scans ? combine_running(self, block, start + low, low, size, error)
-                           : combine_all(self, block, start + low, low, size, error);
-        if (failed || (hands_out && hand_out(self, block, start + low, low, size) < 0))
+                           : combine_piece(self, block, start + low, low, size, hands_out, error);
+        if (failed)
             return -1;
-        if (!scans && !hands_out && self->target.length > 0) /* as long as a cache has it */
-            stream_write(&self->target, start + low, start + low + size,
-                         group_slot(self->group, block, 0) + low * self->itemsize);
     }
     return 0;
+}
+
+/* What the others have combined of a part, to the target. */
+static void
+take_results(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
+{
+    for (int64_t member = 0; member < self->group->members; ++member) {
+        Share share = share_of(self, member, count);
+        if (member != self->group->me)
+            stream_write(&self->target, start + share.low, start + share.high,
+                         results_of(self, block, member) + share.low * self->itemsize);
+    }
 }
 
 /* Draining: a part comes out of the slots.  1 done, 0 not yet, -1 as above. */
@@ -384,11 +456,11 @@ drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
     Group *group = self->group;
     int scans = self->code == SCAN || self->code == EXSCAN;
     int64_t start = part_start(self, self->part);
-    Share mine = share_of(self, part_length(self, self->part, self->source.length));
+    int64_t count = part_length(self, self->part, self->source.length);
     if (!self->combined) {
         if (!group_all_reached(group, ARRIVED, block + 1))
             return 0;
-        if (combine_share(self, block, start, mine, error) < 0)
+        if (combine_share(self, block, start, share_of(self, group->me, count), error) < 0)
             return -1;
         group_mark(group, COMBINED, block);
         self->combined = 1;
@@ -400,14 +472,10 @@ drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
         return 0;
     if (scans) {
         int64_t from = self->code == SCAN ? group->me : group->me - 1;
-        stream_write(&self->target, start, start + mine.count, group_slot(group, block, from));
+        stream_write(&self->target, start, start + count, slot_of(self, block, from));
     }
-    else if (!all_offer_targets(self, block)) {
-        const char *result = group_slot(group, block, 0);
-        stream_write(&self->target, start, start + mine.low, result);
-        stream_write(&self->target, start + mine.high, start + mine.count,
-                     result + mine.high * self->itemsize);
-    }
+    else if (!all_offer_targets(self, block))
+        take_results(self, block, start, count);
     return 1;
 }
 
@@ -422,11 +490,13 @@ drain_reduce_scatter(GroupCall *self, uint64_t block, PyObject **error)
         return 0;
     int64_t piece = piece_length(self, high - low);
     for (int64_t done = 0; done < high - low; done += piece) {
-        int64_t size = least(piece, high - low - done), at = in_slot + done;
-        if (combine_all(self, block, mine.begin + low + done, at, size, error) < 0)
+        int64_t size = least(piece, high - low - done), from = mine.begin + low + done;
+        char *here = place_in_target(self, from, low + done, size);
+        char *result = here == NULL ? results_of(self, block, group->me) + (in_slot + done) * self->itemsize : here;
+        if (combine_all(self, block, from, in_slot + done, size, result, error) < 0)
             return -1;
-        stream_write(&self->target, low + done, low + done + size,
-                     group_slot(group, block, 0) + at * self->itemsize);
+        if (here == NULL)
+            stream_write(&self->target, low + done, low + done + size, result);
     }
     return 1;
 }
@@ -441,13 +511,21 @@ pushed_elements(const GroupCall *self, int64_t count)
 static int
 push(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
 {
-    int64_t nbytes = pushed_elements(self, count) * self->itemsize;
+    int64_t at = start * self->itemsize, nbytes = pushed_elements(self, count) * self->itemsize;
+    const char *from = stream_at(&self->source, start);
     for (int64_t member = 0; member < self->group->members; ++member) {
         Offer target = group_target(self->group, block, member);
-        if (member != self->group->me && target.area == IN_PROCESS
-            && group_push(self->group, member, target, start * self->itemsize, nbytes,
-                          stream_at(&self->source, start)) < 0)
+        if (member == self->group->me || target.area == 0)
+            continue;
+        if (target.area == IN_PROCESS) {
+            if (group_push(self->group, member, target, at, nbytes, from) < 0)
+                return -1;
+            continue;
+        }
+        char *to = group_offered(self->group, member, target, at, nbytes);
+        if (to == NULL)
             return -1;
+        (self->source.is_long ? copy_past_caches : copy_bytes)(to, from, (size_t)nbytes);
     }
     return 0;
 }
@@ -455,7 +533,7 @@ push(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
 static int
 drain_of_root(GroupCall *self, uint64_t block, int64_t start, int *moved)
 {
-    if (!self->both_copy || self->source_offer.area != IN_PROCESS)
+    if (!self->both_copy || self->source_offer.area == 0)
         return 1;
     if (!group_all_reached(self->group, ARRIVED, block + 1))
         return 0;
@@ -463,6 +541,24 @@ drain_of_root(GroupCall *self, uint64_t block, int64_t start, int *moved)
         return -1;
     group_mark(self->group, COMBINED, block);
     *moved = 1;
+    return 1;
+}
+
+/* What has come of a part of `count` elements out of the slots: 1 when that is all. */
+static int
+take_strips(GroupCall *self, uint64_t block, int64_t start, int64_t count, int *moved)
+{
+    const Group *group = self->group;
+    while (self->taken < count) {
+        int all = group_one_reached(group, ARRIVED, self->root, block + 1);
+        int64_t here = all ? count : least(group_filled(group, block, self->root) / self->itemsize, count);
+        if (here <= self->taken)
+            return 0;
+        stream_write(&self->target, start + self->taken, start + here,
+                     slot_of(self, block, 0) + self->taken * self->itemsize);
+        self->taken = here;
+        *moved = 1;
+    }
     return 1;
 }
 
@@ -474,15 +570,15 @@ drain_broadcast(GroupCall *self, uint64_t block, int *moved)
     int64_t count = part_length(self, self->part, self->target.length);
     if (group->me == self->root)
         return drain_of_root(self, block, start, moved);
-    if (!group_one_reached(group, ARRIVED, self->root, block + 1))
+    if (!group_one_reached(group, ARRIVED, self->root, block + 1) && !group_filled(group, block, self->root))
         return 0;
     int64_t area = group_source(group, block, self->root).area;
-    int pushes = area == IN_PROCESS && self->target_offer.area == IN_PROCESS;
+    if (area == 0)
+        return take_strips(self, block, start, count, moved);
+    int pushes = self->both_copy && self->target_offer.area != 0;
     if (!self->combined) {
         int64_t first = pushes ? pushed_elements(self, count) : 0;
-        if (area == 0)
-            stream_write(&self->target, start, start + count, group_slot(group, block, 0));
-        else if (take(self, block, self->root, start + first, 0, count - first, start + first) < 0)
+        if (take(self, block, self->root, start + first, 0, count - first, start + first) < 0)
             return -1;
         self->combined = 1;
         *moved = 1;
@@ -500,7 +596,7 @@ drain_scatter(GroupCall *self, uint64_t block)
         return 0;
     if (group_source(group, block, self->root).area != 0 || group->me == self->root)
         return take(self, block, self->root, mine.begin + low, 0, high - low, low) < 0 ? -1 : 1;
-    stream_write(&self->target, low, high, group_slot(group, block, group->me));
+    stream_write(&self->target, low, high, slot_of(self, block, group->me));
     return 1;
 }
 
@@ -553,6 +649,7 @@ group_call_test(GroupCall *self, int *moved, PyObject **error)
         group_mark(group, LEFT, block);
         self->part += 1;
         self->combined = 0;
+        self->taken = 0;
         *moved = 1;
     }
     uint64_t end = self->first + (uint64_t)self->parts;
@@ -624,6 +721,13 @@ check_counts(const GroupCall *self, int64_t counts)
     return 0;
 }
 
+/* A slot has a piece for each member. */
+static int
+holds_pieces(Code code)
+{
+    return code == REDUCE_SCATTER || code == ALLTOALL;
+}
+
 /* Elements of one part: a slot, all slots, or one slot's share for a member. */
 static int64_t
 room_of(Code code, const Group *group, int64_t itemsize)
@@ -631,11 +735,11 @@ room_of(Code code, const Group *group, int64_t itemsize)
     int64_t slot_room = group->slot_bytes / itemsize;
     if (code == BROADCAST)
         return group->slot_bytes * group->members / itemsize;
-    return code == REDUCE_SCATTER || code == ALLTOALL ? slot_room / group->members : slot_room;
+    return holds_pieces(code) ? slot_room / group->members : slot_room;
 }
 
 /* Where others may read the elements, and write results: also in this process, where the call `moves` them as they are
- * and to several members.  What is combined, or all for one, goes faster through slots, which caches hold; and with
+ * and to several members.  What is combined, or all for one, goes as fast through slots, which caches hold; and with
  * more ranks than cores all but a scatter, which one member would have to copy for all. */
 static void
 prepare_offers(GroupCall *self, int moves)
@@ -672,8 +776,8 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
         .itemsize = itemsize,
         .room = room_of(code, group, itemsize),
     };
-    self->target.is_long = (self->source.length + self->target.length) * itemsize
-                           >= group->cache_bytes / group->members;
+    self->target.is_long = self->source.is_long = (self->source.length + self->target.length) * itemsize
+                                                  >= group->cache_bytes / group->members;
     if (check_counts(self, counts) < 0)
         return -1;
     if (self->room < 1)
@@ -683,7 +787,11 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
     prepare_offers(self, !combines(operation) && code != GATHER);
     int64_t length = code == BROADCAST && group->me != self->root ? self->target.length
                                                                   : self->source.length;
-    self->parts = parts_of(counts > 0 ? longest(self->counts, counts) : length, self->room);
+    if (counts > 0)
+        length = longest(self->counts, counts);
+    self->room = least(self->room, length > 0 ? length : 1);
+    self->used = self->room * itemsize * (holds_pieces(code) ? group->members : 1);
+    self->parts = parts_of(length, self->room);
     return 0;
 }
 

@@ -28,12 +28,14 @@ typedef struct {
     const int64_t *counts;
     int64_t itemsize;
     int64_t room; /* elements of one part; of one piece of it where a slot has one for each member */
+    int64_t used; /* bytes of a slot, or in a broadcast of all, that a part takes */
     int64_t parts;
     uint64_t ticket;
     uint64_t first; /* block of part 0 */
     int64_t filled, part;
+    int64_t taken; /* elements of a broadcast's part that are in the target */
     int started, combined; /* combined: the own share of `part` is; or fetched */
-    int both_copy;         /* of a broadcast between processes: the root pushes, the others fetch */
+    int both_copy;         /* of a broadcast without slots: the root pushes, the others fetch */
 } GroupCall;
 
 /* Checks that an operation fits the group; else -1 and ValueError. */

@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #define LINE_WORDS 8
+#define LINE_BYTES 64
 #define OFFER_LINES 2
 
 /* Counters and slots */
@@ -41,6 +42,20 @@ group_one_reached(const Group *self, int which, int64_t member, uint64_t value)
     return load_word(counter(self, which, member)) >= value;
 }
 
+/* In the second word of the line of ARRIVED: the block, and in the lower half the bytes. */
+void
+group_tell_filled(Group *self, uint64_t block, int64_t nbytes)
+{
+    store_word(counter(self, ARRIVED, self->me) + 1, block << 32 | (uint64_t)nbytes);
+}
+
+int64_t
+group_filled(const Group *self, uint64_t block, int64_t member)
+{
+    uint64_t word = load_word(counter(self, ARRIVED, member) + 1);
+    return word >> 32 == (block & UINT32_MAX) ? (int64_t)(word & UINT32_MAX) : 0;
+}
+
 int
 group_is_free(const Group *self, uint64_t block)
 {
@@ -51,6 +66,13 @@ char *
 group_slot(const Group *self, uint64_t block, int64_t member)
 {
     return self->slots + ((int64_t)(block % 2) * self->members + member) * self->slot_bytes;
+}
+
+int64_t
+group_turn(uint64_t block, int64_t nbytes, int64_t room)
+{
+    int64_t lines = (nbytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    return lines == 0 || lines > room ? 0 : (int64_t)(block / 2 % (uint64_t)(room / lines)) * lines;
 }
 
 /* Offers: memory of a member that the others read and write where it is */

@@ -49,10 +49,16 @@ typedef struct {
 
 /* The half of a member's slot that a block uses. */
 char *group_slot(const Group *self, uint64_t block, int64_t member);
+/* Where in it, or in all of them, the `nbytes` begin that a block uses of `room`: short blocks go round, as it takes
+ * three times as long to write lines that another core has just read. */
+int64_t group_turn(uint64_t block, int64_t nbytes, int64_t room);
 
 void group_mark(Group *self, int which, uint64_t block);
 int group_all_reached(const Group *self, int which, uint64_t value);
 int group_one_reached(const Group *self, int which, int64_t member, uint64_t value);
+/* Of a block that has not ARRIVED as a whole: says how many bytes are in the slot, and what a member has said. */
+void group_tell_filled(Group *self, uint64_t block, int64_t nbytes);
+int64_t group_filled(const Group *self, uint64_t block, int64_t member);
 /* Nobody reads the half of the slots any more, which block - 2 used. */
 int group_is_free(const Group *self, uint64_t block);
 

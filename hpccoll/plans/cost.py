@@ -322,10 +322,11 @@ def _rounds(algorithm: str, kind: Kind, count: int) -> Rounds:
 
 # Passes over all elements of the group's call: for each member, once, and over one member's part.  The root
 # of a reduction copies out; in an all-gather a member's own part is in place, as it is after another step.
+# What a core has just combined is in its cache.
 _PASSES = {
-    Kind.ALLREDUCE: (5, -1, 0),
-    Kind.REDUCE: (3, 3, 0),
-    Kind.REDUCE_SCATTER: (3, 1, 0),
+    Kind.ALLREDUCE: (5, -2, 0),
+    Kind.REDUCE: (3, 1, -2),
+    Kind.REDUCE_SCATTER: (3, -1, 0),
     Kind.BROADCAST: (2, 0, 0),
     Kind.ALLGATHER: (2, 0, 0),
     Kind.GATHER: (0, 4, -2),

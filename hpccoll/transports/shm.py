@@ -1,11 +1,12 @@
 """Groups on one node, through a shared segment of our own (slots.py).
 
 An all-reduce of one block: every member copies in and arrives; combines its share of all slots, in member
-order, into the first slot; when all have combined, copies the block out and leaves.  Each element is
-combined by one member only, hence the same bits everywhere.  Traffic of S bytes among P members:
+order, into the first slot (member 1 its own); when all have combined, copies the block out and leaves.  Each
+element is combined by one member only, hence the same bits everywhere.  Traffic of S bytes among P members:
 (5 P + 1) S read and written; a broadcast 2 P S, a reduce-scatter (3 P + 3) S, an all-gather (2 P + 2) S, an
 all-to-all 4 S (S of all members together), a scan 7 P S.  The engine (_native/group.c) does not copy in what
-a member combines or keeps itself: an all-reduce is (5 P - 1) S there.
+a member combines or keeps itself, and puts what it combines into the target as well, or there only: an
+all-reduce is (5 P - 2) S there, a reduce-scatter (3 P - 1) S.
 
 Where members offer their memory (`comm.empty`) nobody copies in, and in an all-reduce in which all do nobody
 copies out: (2 P + 2) S.
@@ -82,8 +83,8 @@ class ShmGroup(GroupTransport):
 
     def _allreduce(self, call: Part) -> Waits:
         """All-reduce, and reduce when only the root has a target."""
-        room = self._slots.slot_bytes // call.dtype.itemsize
         length = call.source.length
+        room = self._room(call, length)
 
         def fill(part: int, block: int) -> None:
             start = part * room
@@ -99,22 +100,23 @@ class ShmGroup(GroupTransport):
             result = self._combined(call, block, start + low, low, high - low)
             if self._sums is not None:
                 self._sums.tell(block, 0, self._me, result)
-                slots.of(block, call.dtype)[0, low:high] = result
+                self._results(block, call, self._me)[low:high] = result
             targets = slots.targets(block)
             for member, offer in enumerate(targets or ()):
                 slots.offered(member, offer, call.dtype, start + low, high - low)[...] = result
             slots.mark(COMBINED, block)
             if call.target.length:
                 yield from slots.all(COMBINED, block)
-                if targets is None:
-                    call.target.write(start, slots.of(block, call.dtype)[0, :count])
+                for member in range(self._members if targets is None else 0):
+                    low, high = self._share(member, count)
+                    call.target.write(start + low, self._results(block, call, member)[low:high])
                 self._check_shares(call, block, 0, start, count)
 
-        return self._walk(-(-length // room), call, fill, drain)
+        return self._walk(length, room, call, fill, drain)
 
     def _reduce_scatter(self, call: Part) -> Waits:
         """A block holds a piece for every member; each combines the pieces that are for it."""
-        room = self._slots.slot_bytes // call.dtype.itemsize // self._members
+        room = self._room(call, max(call.counts), pieces=self._members)
 
         def fill(part: int, block: int) -> None:
             slot = self._slots.of(block, call.dtype)[self._me]
@@ -128,11 +130,11 @@ class ShmGroup(GroupTransport):
             begin, low, high = call.piece(self._me, part, room)
             call.target.write(low, self._combined(call, block, begin + low, self._me * room, high - low))
 
-        return self._walk(-(-max(call.counts) // room), call, fill, drain)
+        return self._walk(max(call.counts), room, call, fill, drain, pieces=self._members)
 
     def _allgather(self, call: Part) -> Waits:
         """All-gather, and gather when only the root has a target."""
-        room = self._slots.slot_bytes // call.dtype.itemsize
+        room = self._room(call, max(call.counts))
 
         def fill(part: int, block: int) -> None:
             _, low, high = call.piece(self._me, part, room)
@@ -148,12 +150,12 @@ class ShmGroup(GroupTransport):
                     call.target.write(begin + low, given)
                     self._check(call, block, member, 0, begin + low, begin + high, member)
 
-        return self._walk(-(-max(call.counts) // room), call, fill, drain)
+        return self._walk(max(call.counts), room, call, fill, drain)
 
     def _broadcast(self, call: Part) -> Waits:
         """The root fills all members' slots with one block."""
-        room = self._slots.together(0, call.dtype).size
         length = max(call.source.length, call.target.length)
+        room = self._room(call, length, slots=self._members)
 
         def fill(part: int, block: int) -> None:
             start = part * room
@@ -174,11 +176,11 @@ class ShmGroup(GroupTransport):
                 call.target.write(start, given)
                 self._check(call, block, call.root, 0, start, start + count, call.root)
 
-        return self._walk(-(-length // room), call, fill if self._me == call.root else None, drain)
+        return self._walk(length, room, call, fill if self._me == call.root else None, drain)
 
     def _scatter(self, call: Part) -> Waits:
         """The root fills every member's slot with a piece for it."""
-        room = self._slots.slot_bytes // call.dtype.itemsize
+        room = self._room(call, max(call.counts))
 
         def fill(part: int, block: int) -> None:
             slots = self._slots.of(block, call.dtype)
@@ -198,13 +200,12 @@ class ShmGroup(GroupTransport):
             call.target.write(low, given)
             self._check(call, block, call.root, self._me, low, high, call.root)
 
-        parts = -(-max(call.counts) // room)
-        return self._walk(parts, call, fill if self._me == call.root else None, drain)
+        return self._walk(max(call.counts), room, call, fill if self._me == call.root else None, drain)
 
     def _alltoall(self, call: Part) -> Waits:
         """A slot holds a piece for every member; each copies out the pieces that are for it."""
         members = self._members
-        room = self._slots.slot_bytes // call.dtype.itemsize // members
+        room = self._room(call, max(call.counts), pieces=members)
         rows = [call.with_counts(call.counts[member * members :][:members]) for member in range(members)]
         takes = call.with_counts(call.counts[self._me :: members])
 
@@ -224,15 +225,15 @@ class ShmGroup(GroupTransport):
                 call.target.write(at + low, given)
                 self._check(call, block, member, self._me, at + low, at + high, member)
 
-        return self._walk(-(-max(call.counts) // room), call, fill, drain)
+        return self._walk(max(call.counts), room, call, fill, drain, pieces=members)
 
     def _exscan(self, call: Part) -> Waits:
         return self._scan(call, exclusive=True)
 
     def _scan(self, call: Part, *, exclusive: bool = False) -> Waits:
         """Each combines its share of all slots from the first on, every slot with the one before it."""
-        room = self._slots.slot_bytes // call.dtype.itemsize
         length = call.source.length
+        room = self._room(call, length)
 
         def fill(part: int, block: int) -> None:
             start = part * room
@@ -266,17 +267,22 @@ class ShmGroup(GroupTransport):
                 call.target.write(start, slots[self._me - exclusive, :count])
                 self._check_shares(call, block, self._me - exclusive, start, count)
 
-        return self._walk(-(-length // room), call, fill, drain)
+        return self._walk(length, room, call, fill, drain)
+
+    def _results(self, block: int, call: Part, member: int) -> Array:
+        """The slot into which a member combines its share: the first; member 1 its own (_native/group.c)."""
+        found: Array = self._slots.of(block, call.dtype)[int(member == 1)]
+        return found
 
     def _combined(self, call: Part, block: int, start: int, in_slot: int, count: int) -> Array:
-        """So many elements of all members, from `start` of what each gives, combined in the first slot.
+        """So many elements of all members, from `start` of what each gives, combined in a slot.
 
         With checksums in memory of its own.
         """
         left = self._given(call, block, 0, start, in_slot, count)
         result = left
         if self._sums is None:
-            result = self._slots.of(block, call.dtype)[0, in_slot : in_slot + count]
+            result = self._results(block, call, self._me)[in_slot : in_slot + count]
         for member in range(1, self._members):
             call.combine(left, self._given(call, block, member, start, in_slot, count), result)
             left = result
@@ -314,15 +320,23 @@ class ShmGroup(GroupTransport):
             low, high = self._share(member, count)
             self._check(call, block, row, member, start + low, start + high, member)
 
+    def _room(self, call: Part, length: int, *, pieces: int = 1, slots: int = 1) -> int:
+        """Elements of one part: what `slots` hold, which have `pieces` of it, or all there are."""
+        room: int = self._slots.slot_bytes * slots // call.dtype.itemsize // pieces
+        return min(room, max(length, 1))
+
     def _walk(
         self,
-        parts: int,
+        length: int,
+        room: int,
         call: Part,
         fill: Callable[[int, int], None] | None,
         drain: Callable[[int, int], Waits],
+        pieces: int = 1,
     ) -> Waits:
-        """Every part through a block; the next part goes in early when its half is free already."""
-        slots, first = self._slots, self._block
+        """Every part of `room` elements through a block; the next goes in early when its half is free."""
+        slots, first, parts = self._slots, self._block, -(-length // room)
+        slots.use(room * pieces * call.dtype.itemsize)
         source, target = self._offers(call)
         filled = 0
         for part in range(parts):

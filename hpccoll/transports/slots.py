@@ -2,7 +2,8 @@
 
 Every member has two halves of a slot in the segment and three counters.  Long messages go through in
 blocks, numbered without end over all calls; block t uses half t % 2, so that copying in block t + 1
-overlaps reading block t:
+overlaps reading block t.  It takes three times as long to write lines that another core has just read, so
+short blocks go round the slot: the next one of the half is behind it, as long as there is room.
 
     member      0         1         2              counters of a member (each in a cache line of its own)
     half 0   [ slot ]  [ slot ]  [ slot ]          arrived   its part of block t is in its slot, or offered
@@ -73,22 +74,31 @@ class Slots:
         self.areas = areas
         self._flags = flags
         self._data = data
+        self._used = 0
         offers = head[COUNTERS * members * LINE_BYTES :][: 2 * members * LINE_BYTES]
         self._offers = offers.view(np.int64).reshape(2, members, CACHE_LINE_WORDS)
 
     # --- elements -------------------------------------------------------------------------------
 
+    def use(self, nbytes: int) -> None:
+        """Blocks take so many bytes of each slot from here on; those of a broadcast of all together."""
+        self._used = nbytes
+
     def of(self, block: int, dtype: np.dtype[Any]) -> Array:
-        """The half of the slots that a block uses, as elements: shape (members, room)."""
-        room = self.slot_bytes // dtype.itemsize
-        slots: Array = self._data[block % 2, :, : room * dtype.itemsize]
-        return slots.view(dtype)
+        """What a block uses of the slots, as elements: shape (members, room)."""
+        return self._turned(self._data[block % 2], block, dtype)
 
     def together(self, block: int, dtype: np.dtype[Any]) -> Array:
-        """The same half as one run of elements."""
-        half = self._data[block % 2].reshape(-1)
-        whole: Array = half[: half.size // dtype.itemsize * dtype.itemsize]
-        return whole.view(dtype)
+        """The same of all slots as one run of elements."""
+        found: Array = self._turned(self._data[block % 2].reshape(1, -1), block, dtype)[0]
+        return found
+
+    def _turned(self, rows: Array, block: int, dtype: np.dtype[Any]) -> Array:
+        lines = -(-self._used // LINE_BYTES) * LINE_BYTES
+        turns = rows.shape[1] // lines if lines else 0
+        begin = block // 2 % turns * lines if turns else 0
+        found: Array = rows[:, begin : begin + self._used // dtype.itemsize * dtype.itemsize]
+        return found.view(dtype)
 
     def offer(self, block: int, source: Offer | None, target: Offer | None) -> None:
         """Say where this member's elements are (None: in its slot) and where its results may be put."""

@@ -33,7 +33,8 @@ from hpccoll.transports.shm import ShmGroup
 from hpccoll.transports.slots import Slots, staging_layout
 
 __all__ = [
-    "KINDS", "LIMIT_S", "Run", "Shared", "Team", "calls_program", "drawn", "drive", "in_turn", "together",
+    "KINDS", "LIMIT_S", "Call", "Run", "Shared", "Team", "calls_program", "drawn", "drive", "in_turn",
+    "together",
 ]  # fmt: skip
 
 LIMIT_S = 30.0

@@ -18,6 +18,7 @@ from hpccoll.runtime import engine
 from tests.support.staging import (
     KINDS,
     SUM,
+    Call,
     Run,
     Shared,
     Team,
@@ -86,6 +87,53 @@ def test_calls_between_processes(kind: Kind, members: int) -> None:
             run = Run(team, calls, chance, pieces)
             in_turn(chance, run.executions)
             run.check()
+
+
+@pytest.mark.parametrize("native", [(True, True), (False, True, False), (False, False)])
+@pytest.mark.parametrize("kind", [Kind.ALLREDUCE, Kind.ALLTOALL, Kind.BROADCAST])
+def test_short_blocks_go_round_the_slots(native: tuple[bool, ...], kind: Kind) -> None:
+    """It takes long to write what another core has just read: a half's next block is behind the last."""
+    chance = random.Random(repr((native, kind.value)))
+    members, length = len(native), 96
+    team = Team(native, 4096)
+    given = length * (members if kind is Kind.ALLTOALL else 1)
+    counts = [length] * members**2 if kind is Kind.ALLTOALL else []
+    gives = [
+        np.full(given * (me == 0 or kind is not Kind.BROADCAST), 1 + me, np.float32) for me in range(members)
+    ]
+    takes = [given - gives[me].size if kind is Kind.BROADCAST else given for me in range(members)]
+    piece, room = 4 * given, 4096 * (members if kind is Kind.BROADCAST else 1)
+    for _ in range(2 * (room // piece)):
+        run = Run(team, [Call(kind, 0, counts, gives, takes)], chance, 1)
+        in_turn(chance, run.executions)
+        run.check()
+    halves = team.data.reshape(2, -1, room)
+    assert halves[:, 0, : room // piece * piece].reshape(2, -1, piece).any(axis=2).all()
+    assert not halves[:, 0, room // piece * piece :].any()
+
+
+def test_a_broadcast_is_taken_while_the_root_copies_in() -> None:
+    """What the root says is in the slot already, in the word behind the one that says that all is."""
+    length, here = 10_000, 3000
+    team = Team((True, True), 1 << 15)
+    given, outputs = np.arange(1, length + 1, dtype=np.float32), np.zeros(length, np.float32)
+    whole = Place(Memory.INPUT, 0, length), Place(Memory.OUTPUT, 0, length)
+    programs = [
+        calls_program(0, 2, [(Kind.BROADCAST, 0, whole[:1], (), ())]),
+        calls_program(1, 2, [(Kind.BROADCAST, 0, (), whole[1:], ())]),
+    ]
+    root, other = (
+        team.execution(me, program, (given, outputs, given[:0]), SUM.combine, "sum")
+        for me, program in enumerate(programs)
+    )
+    team.data.reshape(-1)[: 4 * here] = given[:here].view(np.uint8)
+    team.head.view(np.uint64)[1] = 4 * here + 2  # of block 0, with half of an element
+    assert not other.advance()
+    assert (outputs[:here] == given[:here]).all()
+    assert not outputs[here:].any()
+    assert root.advance()
+    assert other.advance()
+    assert (outputs == given).all()
 
 
 @pytest.mark.parametrize("members", [2, 3])
