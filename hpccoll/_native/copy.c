@@ -12,7 +12,7 @@
 
 #define USUAL_CACHE_BYTES (32 << 20)
 #define MOST_CACHE_BYTES (1LL << 40)
-#define MOST_BYTES_OF_CORE (64LL << 20)
+#define MOST_BYTES_OF_CORE (32LL << 20)
 #define VECTOR 32
 #define LINE 64
 #define LEAST_BY_LINES 1024

@@ -49,7 +49,7 @@ stream_copy(const Stream *self, int64_t start, int64_t stop, char *other, int in
             char *here = self->buffers[place->memory] + (place->start + low - offset) * self->itemsize;
             char *there = other + (low - start) * self->itemsize;
             size_t nbytes = (size_t)((high - low) * self->itemsize);
-            int past = into && self->is_long;
+            int past = into && self->is_cold;
             (past ? copy_past_caches : copy_bytes)(into ? here : there, into ? there : here, nbytes);
         }
         offset += size;
@@ -342,7 +342,7 @@ combine_all(const GroupCall *self, uint64_t block, int64_t start, int64_t in_slo
 static char *
 place_in_target(const GroupCall *self, int64_t start, int64_t at, int64_t count)
 {
-    if (self->target.is_long || self->target.length == 0)
+    if (self->target.is_cold || self->target.length == 0)
         return NULL;
     char *place = stream_at(&self->target, at);
     const char *own = stream_at(&self->source, start);
@@ -399,7 +399,7 @@ hand_out(const GroupCall *self, uint64_t block, int64_t start, int64_t count, co
         if (target == NULL)
             return -1;
         if (target != result)
-            (self->target.is_long ? copy_past_caches : copy_bytes)(target, result, nbytes);
+            (self->target.is_cold ? copy_past_caches : copy_bytes)(target, result, nbytes);
     }
     return 0;
 }
@@ -525,7 +525,7 @@ push(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
         char *to = group_offered(self->group, member, target, at, nbytes);
         if (to == NULL)
             return -1;
-        (self->source.is_long ? copy_past_caches : copy_bytes)(to, from, (size_t)nbytes);
+        (self->source.is_cold ? copy_past_caches : copy_bytes)(to, from, (size_t)nbytes);
     }
     return 0;
 }
@@ -755,6 +755,20 @@ prepare_offers(GroupCall *self, int moves)
         self->target_offer = (self->both_copy ? group_reachable : group_locate)(group, stream_at(target, 0), taken);
 }
 
+/* Whether results go past the caches: not where the elements are of which they are combined, which a cache has then. */
+static int
+goes_past(const GroupCall *self, int reduces)
+{
+    int pushes = self->code == BROADCAST && self->group->me == self->root;
+    const Stream *written = pushes ? &self->source : &self->target;
+    const char *from = stream_at(&self->source, 0), *to = stream_at(written, 0);
+    int64_t given = self->source.length * self->itemsize, taken = written->length * self->itemsize;
+    if (taken < self->group->least_cold || to == NULL)
+        return 0;
+    int is_cold = group_is_cold(self->group, to, given, taken); /* in any case: it notes the call */
+    return is_cold && (!reduces || from == NULL || lie_apart(from, to, (size_t)taken));
+}
+
 int
 group_call_prepare(GroupCall *self, Group *group, const Program *program, const Operation *operation,
                    char *const *buffers, int64_t itemsize, Kernel *kernel)
@@ -776,8 +790,7 @@ group_call_prepare(GroupCall *self, Group *group, const Program *program, const 
         .itemsize = itemsize,
         .room = room_of(code, group, itemsize),
     };
-    self->target.is_long = self->source.is_long = (self->source.length + self->target.length) * itemsize
-                                                  >= group->cache_bytes / group->members;
+    self->target.is_cold = self->source.is_cold = goes_past(self, combines(operation));
     if (check_counts(self, counts) < 0)
         return -1;
     if (self->room < 1)

@@ -14,7 +14,7 @@ typedef struct {
     char *const *buffers;
     int64_t itemsize;
     int64_t length;
-    int is_long; /* caches do not hold what all members read and write: results go past them */
+    int is_cold; /* no cache has its lines: what is written there goes past them */
 } Stream;
 
 /* One member's part in one action of the group, as far as it has come. */

@@ -15,6 +15,7 @@
 #define LINE_WORDS 8
 #define LINE_BYTES 64
 #define OFFER_LINES 2
+#define LEAST_COLD (2 << 20)
 
 /* Counters and slots */
 
@@ -216,6 +217,21 @@ group_reachable(Group *self, const char *at, int64_t nbytes)
     return (Offer){IN_PROCESS, (intptr_t)at};
 }
 
+int
+group_is_cold(Group *self, const char *at, int64_t given, int64_t taken)
+{
+    int64_t share = self->cache_bytes / self->members;
+    Written *one = self->written, *oldest = self->written;
+    self->moved += given + taken;
+    for (; one < self->written + MOST_WRITTEN && one->at != at; ++one)
+        if (one->moved < oldest->moved)
+            oldest = one;
+    int known = one < self->written + MOST_WRITTEN;
+    int64_t since = known ? self->moved - one->moved : share + 1;
+    *(known ? one : oldest) = (Written){at, self->moved};
+    return since > share;
+}
+
 static PyObject *
 Group_use_processes(Group *self, PyObject *args)
 {
@@ -386,6 +402,7 @@ Group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->members = members;
     self->slot_bytes = slot_bytes;
     self->cache_bytes = last_cache_bytes();
+    self->least_cold = LEAST_COLD;
     self->has_lock = pthread_mutex_init(&self->lock, NULL) == 0;
     if (!self->has_lock)
         PyErr_NoMemory();
@@ -425,7 +442,8 @@ static PyMethodDef group_methods[] = {
 };
 
 static PyMemberDef group_members[] = {
-    {"cache_bytes", T_LONGLONG, offsetof(Group, cache_bytes), 0, "Results of longer calls go past the caches."},
+    {"cache_bytes", T_LONGLONG, offsetof(Group, cache_bytes), 0, "What the members have for what they read and write."},
+    {"least_cold", T_LONGLONG, offsetof(Group, least_cold), 0, "Longer results go past the caches if not in them."},
     {NULL, 0, 0, 0, NULL},
 };
 

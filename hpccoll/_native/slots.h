@@ -26,6 +26,14 @@ typedef struct {
     Py_buffer *parts;
 } Area;
 
+/* Results that this member was given, and how many bytes its calls had moved then. */
+typedef struct {
+    const char *at;
+    int64_t moved;
+} Written;
+
+#define MOST_WRITTEN 16
+
 typedef struct {
     PyObject_HEAD
     Py_buffer head, data;
@@ -35,6 +43,9 @@ typedef struct {
     int64_t slot_bytes;
     int64_t me, members;
     long long cache_bytes; /* that the members share */
+    long long least_cold;  /* bytes of results that go past the caches where these do not have their lines */
+    int64_t moved;         /* bytes of all calls, read and written by this member */
+    Written written[MOST_WRITTEN];
     _Atomic uint64_t tickets; /* given out */
     _Atomic uint64_t served;  /* calls that are over; the next has the group */
     uint64_t block;           /* the next one; of the call that has the group */
@@ -78,5 +89,8 @@ Offer group_locate(Group *self, const char *at, int64_t nbytes);
 Offer group_reachable(Group *self, const char *at, int64_t nbytes);
 /* Whether so many bytes are long enough for that. */
 int group_is_reached(const Group *self, int64_t nbytes);
+/* Notes a call that reads `given` bytes and writes `taken` from `at` on.  Whether no cache has the lines there, as far as
+ * this group's calls tell: between the last one that wrote there and the end of this one they move more than fits. */
+int group_is_cold(Group *self, const char *at, int64_t given, int64_t taken);
 
 #endif

@@ -393,6 +393,10 @@ def alternatives(layout: Layout, shape: Shape, sizes: Sizes, links: Links) -> di
     }
 
 
+# Every rank reads all payloads; else those of all ranks are read once, or one rank's by all.
+_READ_BY_ALL = ("allreduce", "allgather", "scan", "exscan")
+
+
 def _one_shot(plan: Plan, itemsize: int, links: Links) -> Load:
     """Every rank's payload in the node's slots; the leaders pass node payloads on, doubling each round."""
     layout, collective = plan.layout, plan.collective
@@ -400,7 +404,8 @@ def _one_shot(plan: Plan, itemsize: int, links: Links) -> Load:
     per_node = payload * (max(layout.counts) if one_by_one(collective, layout, plan.order) else 1)
     between = per_node * (layout.node_count - 1)
     time_s = agreement_s(plan, links) + between / (links.network_gbs * 1e9)
-    inside = payload * max(layout.counts) ** 2
-    # Every rank reads every payload in short pieces: an eighth of the bandwidth of long copies.
-    time_s += 8 * inside / (links.memory_gbs * 1e9)
+    ranks = max(layout.counts)
+    inside = payload * ranks * (ranks if collective.name in _READ_BY_ALL else 1)
+    # In short pieces: half of the bandwidth of long copies.
+    time_s += 2 * inside / (links.memory_gbs * 1e9)
     return Load(time_s, (between,), (inside,))

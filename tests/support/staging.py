@@ -65,7 +65,7 @@ class Team:
         """From here on results go past the caches, as those of long calls do."""
         for end in self.ends:
             if isinstance(end, engine.NodeGroup):
-                end.native.cache_bytes = 0
+                end.native.cache_bytes = end.native.least_cold = 0
 
     def allocate(self, number: int, segment: Segment, counts: Sequence[int]) -> list[Array]:
         """For every member so many float32 in memory that all reach."""
