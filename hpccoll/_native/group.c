@@ -759,14 +759,17 @@ prepare_offers(GroupCall *self, int moves)
 static int
 goes_past(const GroupCall *self, int reduces)
 {
-    int pushes = self->code == BROADCAST && self->group->me == self->root;
+    Group *group = self->group;
+    int pushes = self->code == BROADCAST && group->me == self->root;
     const Stream *written = pushes ? &self->source : &self->target;
     const char *from = stream_at(&self->source, 0), *to = stream_at(written, 0);
     int64_t given = self->source.length * self->itemsize, taken = written->length * self->itemsize;
-    if (taken < self->group->least_cold || to == NULL)
+    if (taken < group->least_cold || to == NULL)
         return 0;
-    int is_cold = group_is_cold(self->group, to, given, taken); /* in any case: it notes the call */
-    return is_cold && (!reduces || from == NULL || lie_apart(from, to, (size_t)taken));
+    int past = group_is_cold(group, to, given, taken) /* in any case: it notes the call */
+               && (!reduces || from == NULL || lie_apart(from, to, (size_t)taken));
+    group->past += past;
+    return past;
 }
 
 int

@@ -444,6 +444,7 @@ static PyMethodDef group_methods[] = {
 static PyMemberDef group_members[] = {
     {"cache_bytes", T_LONGLONG, offsetof(Group, cache_bytes), 0, "What the members have for what they read and write."},
     {"least_cold", T_LONGLONG, offsetof(Group, least_cold), 0, "Longer results go past the caches if not in them."},
+    {"past", T_LONGLONG, offsetof(Group, past), READONLY, "Calls whose results went past the caches."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -46,6 +46,7 @@ typedef struct {
     long long least_cold;  /* bytes of results that go past the caches where these do not have their lines */
     int64_t moved;         /* bytes of all calls, read and written by this member */
     Written written[MOST_WRITTEN];
+    long long past; /* calls whose results went past the caches */
     _Atomic uint64_t tickets; /* given out */
     _Atomic uint64_t served;  /* calls that are over; the next has the group */
     uint64_t block;           /* the next one; of the call that has the group */

@@ -108,7 +108,7 @@ class Links:
 
     `*_latency_us`: one message or hand-over; `*_gbs`: 1e9 bytes a second and node.  `memory_gbs` is what all
     ranks of a node together copy, from and to arrays of their callers; `staging_gbs` the same in our own
-    segments, whose pieces are small and stay in caches (None: as much as in arrays); `message_gbs` what MPI
+    segments, which another core's cache has (None: as much as in arrays); `message_gbs` what MPI
     moves between two ranks of a node; `block_bytes` the piece in which shared memory hands elements over;
     `mpi_efficiency` the part of the network's bandwidth that MPI's own collectives reach, which do not
     pipeline the levels; `combine_gbs` what one rank combines of what messages bring it.  With a `fabric`, the

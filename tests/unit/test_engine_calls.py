@@ -112,6 +112,42 @@ def test_short_blocks_go_round_the_slots(native: tuple[bool, ...], kind: Kind) -
     assert not halves[:, 0, room // piece * piece :].any()
 
 
+def test_results_go_past_the_caches_where_these_do_not_have_their_lines() -> None:
+    """Between a call and the last one that wrote there, more was moved than a member's part of the caches."""
+    length = 1000
+    team = Team((True, True), 4096)
+    group = team.ends[0].native
+    group.cache_bytes, group.least_cold = 2 * 3 * 8 * length, 4 * length  # three calls fit a member's half
+    arrays = [np.zeros(length, np.float32) for _ in range(5)]
+
+    def past(target: int, source: int = -1, count: int = length) -> bool:
+        before = group.past
+        given = np.ones(length, np.float32) if source < 0 else arrays[source]
+        parts = [Place(memory, 0, count) for memory in (Memory.INPUT, Memory.OUTPUT)]
+        own = (Kind.ALLREDUCE, 0, parts[:1], parts[1:], ())
+        pairs = [(given, arrays[target]), (np.ones(length, np.float32), np.zeros(length, np.float32))]
+        executions = [
+            team.execution(me, calls_program(me, 2, [own]), (*pair, given[:0]), SUM.combine, "sum")
+            for me, pair in enumerate(pairs)
+        ]
+        in_turn(random.Random(target), executions)
+        assert (arrays[target][:count] == 2).all()
+        arrays[target][...] = 1
+        return bool(group.past > before)
+
+    assert past(0)  # never seen
+    assert not past(0)
+    assert past(1)
+    assert past(2)
+    assert not past(0)  # three calls ago
+    assert past(3)
+    assert past(4)
+    assert not past(3)
+    assert past(0)  # four calls ago
+    assert not past(1, count=length - 1)  # short
+    assert not past(2, source=2)  # the caches have what is combined, and its results lie there
+
+
 def test_a_broadcast_is_taken_while_the_root_copies_in() -> None:
     """What the root says is in the slot already, in the word behind the one that says that all is."""
     length, here = 10_000, 3000
