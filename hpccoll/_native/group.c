@@ -16,6 +16,11 @@
 
 /* Elements are combined in pieces of so many bytes, which a cache still has when they are copied out. */
 #define PIECE_BYTES 65536
+/* Calls of at most so many bytes between two members: each combines all that it wants. */
+#define ALLREDUCE_ALONE_BYTES 32768
+#define REDUCE_ALONE_BYTES 262144
+/* Of results that are not for one run of memory, bytes combined at a time. */
+#define ROOM_BYTES 8192
 /* Of a broadcast through slots, bytes that the others may take while the root copies in what is next. */
 #define STRIP_BYTES 8192
 
@@ -218,6 +223,15 @@ take_pieces(const GroupCall *self, int64_t part, uint64_t block, int64_t in_slot
     return 0;
 }
 
+/* Between two members reductions take one hand-over less where each that wants results combines all of them, and as
+ * many lines change cores as where each combines half; in a reduce the other need not wait for the root. */
+static int
+is_combined_alone(const GroupCall *self)
+{
+    int64_t most = self->code == ALLREDUCE ? ALLREDUCE_ALONE_BYTES : self->code == REDUCE ? REDUCE_ALONE_BYTES : -1;
+    return self->group->members == 2 && self->source.length * self->itemsize <= most && self->itemsize <= ROOM_BYTES;
+}
+
 /* Filling: a part goes into the slots */
 
 static int
@@ -276,6 +290,8 @@ fill(const GroupCall *self, int64_t part, uint64_t block)
     case REDUCE: {
         int64_t count = part_length(self, part, self->source.length);
         Share mine = share_of(self, group->me, count);
+        if (is_combined_alone(self))
+            mine = self->code == ALLREDUCE || self->target.length == 0 ? (Share){count, count} : (Share){0, count};
         stream_read(&self->source, start, start + mine.low, own);
         if (self->source.count != 1) /* else this member, which combines them, reads them there */
             stream_read(&self->source, start + mine.low, start + mine.high, own + mine.low * self->itemsize);
@@ -450,9 +466,41 @@ take_results(const GroupCall *self, uint64_t block, int64_t start, int64_t count
 
 /* Draining: a part comes out of the slots.  1 done, 0 not yet, -1 as above. */
 
+/* 2: not now, as the other may read the own elements where results go. */
+static int
+drain_alone(const GroupCall *self, uint64_t block, PyObject **error)
+{
+    Group *group = self->group;
+    int64_t start = part_start(self, self->part), count = part_length(self, self->part, self->source.length);
+    _Alignas(64) char room[ROOM_BYTES];
+    if (self->target.length == 0)
+        return 1;
+    if (!group_all_reached(group, ARRIVED, block + 1))
+        return 0;
+    if (self->code == ALLREDUCE && (group_source(group, block, 0).area != 0 || group_source(group, block, 1).area != 0))
+        return 2;
+    for (int64_t done = 0, size; done < count; done += size) {
+        size = least(piece_length(self, count), count - done);
+        char *here = stream_at(&self->target, start + done);
+        const char *own = stream_at(&self->source, start + done);
+        int fits = here != NULL
+                   && (own == NULL || own == here || lie_apart(here, own, (size_t)(size * self->itemsize)));
+        if (!fits)
+            size = least(size, ROOM_BYTES / self->itemsize);
+        if (combine_all(self, block, start + done, done, size, fits ? here : room, error) < 0)
+            return -1;
+        if (!fits)
+            stream_write(&self->target, start + done, start + done + size, room);
+    }
+    return 1;
+}
+
 static int
 drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
 {
+    int outcome = is_combined_alone(self) ? drain_alone(self, block, error) : 2;
+    if (outcome != 2)
+        return outcome;
     Group *group = self->group;
     int scans = self->code == SCAN || self->code == EXSCAN;
     int64_t start = part_start(self, self->part);

@@ -6,7 +6,8 @@ element is combined by one member only, hence the same bits everywhere.  Traffic
 (5 P + 1) S read and written; a broadcast 2 P S, a reduce-scatter (3 P + 3) S, an all-gather (2 P + 2) S, an
 all-to-all 4 S (S of all members together), a scan 7 P S.  The engine (_native/group.c) does not copy in what
 a member combines or keeps itself, and puts what it combines into the target as well, or there only: an
-all-reduce is (5 P - 2) S there, a reduce-scatter (3 P - 1) S.
+all-reduce is (5 P - 2) S there, a reduce-scatter (3 P - 1) S.  Of two members each that wants the results of
+a short all-reduce or reduce combines all of them itself, one hand-over earlier.
 
 Where members offer their memory (`comm.empty`) nobody copies in, and in an all-reduce in which all do nobody
 copies out: (2 P + 2) S.
@@ -27,6 +28,7 @@ from hpccoll.transports.streams import Part, Stream
 from hpccoll.transports.sums import Sums
 
 BYTE = np.dtype(np.uint8)
+ALLREDUCE_ALONE_BYTES, REDUCE_ALONE_BYTES, ROOM_BYTES = 32768, 262144, 8192  # those of _native/group.c
 
 
 class ShmGroup(GroupTransport):
@@ -61,7 +63,7 @@ class ShmGroup(GroupTransport):
         call = Part(Stream(source), Stream(target), root, list(counts), dtype, combine)
         action = {
             "allreduce": self._allreduce,
-            "reduce": self._allreduce,
+            "reduce": self._reduce,
             "broadcast": self._broadcast,
             "reduce_scatter": self._reduce_scatter,
             "allgather": self._allgather,
@@ -81,10 +83,14 @@ class ShmGroup(GroupTransport):
 
     # --- actions: how a part gets to the others, and from them -----------------------------------
 
-    def _allreduce(self, call: Part) -> Waits:
+    def _reduce(self, call: Part) -> Waits:
+        return self._allreduce(call, rooted=True)
+
+    def _allreduce(self, call: Part, *, rooted: bool = False) -> Waits:
         """All-reduce, and reduce when only the root has a target."""
         length = call.source.length
         room = self._room(call, length)
+        alone = self._is_combined_alone(call, rooted)
 
         def fill(part: int, block: int) -> None:
             start = part * room
@@ -95,8 +101,13 @@ class ShmGroup(GroupTransport):
         def drain(part: int, block: int) -> Waits:
             slots, start = self._slots, part * room
             count = min(room, length - start)
+            if alone and rooted and not call.target.length:
+                return
             low, high = self._share(self._me, count)
             yield from slots.all(ARRIVED, block)
+            if alone and (rooted or not any(slots.source(block, member) for member in range(2))):
+                call.target.write(start, self._both_combined(call, block, start, count))
+                return
             result = self._combined(call, block, start + low, low, high - low)
             if self._sums is not None:
                 self._sums.tell(block, 0, self._me, result)
@@ -286,6 +297,18 @@ class ShmGroup(GroupTransport):
         for member in range(1, self._members):
             call.combine(left, self._given(call, block, member, start, in_slot, count), result)
             left = result
+        return result
+
+    def _is_combined_alone(self, call: Part, rooted: bool) -> bool:
+        """As in _native/group.c: of two members each that wants the results combines all of them."""
+        most = REDUCE_ALONE_BYTES if rooted else ALLREDUCE_ALONE_BYTES
+        fits = call.source.length * call.dtype.itemsize <= most and call.dtype.itemsize <= ROOM_BYTES
+        return fits and self._members == 2 and self._sums is None
+
+    def _both_combined(self, call: Part, block: int, start: int, count: int) -> Array:
+        result = np.empty(count, call.dtype)
+        first, second = (self._given(call, block, member, start, 0, count) for member in range(2))
+        call.combine(first, second, result)
         return result
 
     def _given(self, call: Part, block: int, member: int, start: int, in_slot: int, count: int) -> Array:

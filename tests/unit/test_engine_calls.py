@@ -271,7 +271,10 @@ def test_memory_that_all_members_reach(native: tuple[bool, ...], share: float, t
 
 
 @pytest.mark.parametrize("native", [(True, True), (True, False)])
-def test_in_place_in_memory_that_all_members_reach(native: tuple[bool, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("reached", [(True, True), (True, False), (False, True), (False, False)])
+def test_in_place_in_memory_that_others_reach(
+    native: tuple[bool, ...], reached: tuple[bool, ...], tmp_path: Path
+) -> None:
     team = Team(native, 128)
     shared = Shared(team, tmp_path, random.Random(1), 1.0)
     everything = (Place(Memory.INPUT, 0, 300),), (Place(Memory.OUTPUT, 0, 300),)
@@ -280,7 +283,10 @@ def test_in_place_in_memory_that_all_members_reach(native: tuple[bool, ...], tmp
         (Kind.SCAN, [100, 300]),
         (Kind.EXSCAN, [100, 100]),
     ):
-        memory = shared([np.full(300, 100.0, np.float32), np.full(300, 200.0, np.float32)])
+        plain = [np.full(300, 100.0, np.float32), np.full(300, 200.0, np.float32)]
+        memory = [
+            own[seen] for own, seen in zip(zip(plain, shared(plain), strict=True), reached, strict=True)
+        ]
         executions = []
         for me in range(2):
             place = everything if kind is not Kind.EXSCAN or me else (everything[0], ())
