@@ -21,7 +21,7 @@
 #define REDUCE_ALONE_BYTES 262144
 /* Of results that are not for one run of memory, bytes combined at a time. */
 #define ROOM_BYTES 8192
-/* Of a broadcast through slots, bytes that the others may take while the root copies in what is next. */
+/* Of what one gives to all, or to the other of two, bytes that may be taken while the next ones are copied in. */
 #define STRIP_BYTES 8192
 
 static int64_t
@@ -249,9 +249,8 @@ fills(const GroupCall *self)
 }
 
 static void
-fill_in_strips(const GroupCall *self, uint64_t block, int64_t start, int64_t count)
+fill_in_strips(const GroupCall *self, uint64_t block, int64_t start, int64_t count, char *slot)
 {
-    char *slot = slot_of(self, block, 0);
     int64_t strip = STRIP_BYTES / self->itemsize + 1;
     for (int64_t done = 0; done < count; done += strip) {
         int64_t next = least(done + strip, count);
@@ -290,8 +289,11 @@ fill(const GroupCall *self, int64_t part, uint64_t block)
     case REDUCE: {
         int64_t count = part_length(self, part, self->source.length);
         Share mine = share_of(self, group->me, count);
-        if (is_combined_alone(self))
-            mine = self->code == ALLREDUCE || self->target.length == 0 ? (Share){count, count} : (Share){0, count};
+        if (is_combined_alone(self)) {
+            if (self->code == ALLREDUCE || self->target.length == 0 || self->source.count != 1)
+                fill_in_strips(self, block, start, count, own);
+            break;
+        }
         stream_read(&self->source, start, start + mine.low, own);
         if (self->source.count != 1) /* else this member, which combines them, reads them there */
             stream_read(&self->source, start + mine.low, start + mine.high, own + mine.low * self->itemsize);
@@ -299,7 +301,7 @@ fill(const GroupCall *self, int64_t part, uint64_t block)
         break;
     }
     case BROADCAST:
-        fill_in_strips(self, block, start, part_length(self, part, self->source.length));
+        fill_in_strips(self, block, start, part_length(self, part, self->source.length), slot_of(self, block, 0));
         break;
     default:
         stream_read(&self->source, start, start + part_length(self, part, self->source.length), own);
@@ -466,39 +468,50 @@ take_results(const GroupCall *self, uint64_t block, int64_t start, int64_t count
 
 /* Draining: a part comes out of the slots.  1 done, 0 not yet, -1 as above. */
 
+/* Elements of a part of `count` that a member has given. */
+static int64_t
+here_of(const GroupCall *self, uint64_t block, int64_t member, int64_t count)
+{
+    if (group_one_reached(self->group, ARRIVED, member, block + 1))
+        return count;
+    return least(group_filled(self->group, block, member) / self->itemsize, count);
+}
+
 /* 2: not now, as the other may read the own elements where results go. */
 static int
-drain_alone(const GroupCall *self, uint64_t block, PyObject **error)
+drain_alone(GroupCall *self, uint64_t block, int *moved, PyObject **error)
 {
     Group *group = self->group;
     int64_t start = part_start(self, self->part), count = part_length(self, self->part, self->source.length);
     _Alignas(64) char room[ROOM_BYTES];
     if (self->target.length == 0)
         return 1;
-    if (!group_all_reached(group, ARRIVED, block + 1))
-        return 0;
+    int64_t here = here_of(self, block, 1 - group->me, count);
+    if (self->code == ALLREDUCE && here < count)
+        return 0; /* until then it may offer them */
     if (self->code == ALLREDUCE && (group_source(group, block, 0).area != 0 || group_source(group, block, 1).area != 0))
         return 2;
-    for (int64_t done = 0, size; done < count; done += size) {
-        size = least(piece_length(self, count), count - done);
-        char *here = stream_at(&self->target, start + done);
-        const char *own = stream_at(&self->source, start + done);
-        int fits = here != NULL
-                   && (own == NULL || own == here || lie_apart(here, own, (size_t)(size * self->itemsize)));
+    for (int64_t size; self->taken < here; self->taken += size) {
+        int64_t at = start + self->taken;
+        size = least(piece_length(self, count), here - self->taken);
+        char *to = stream_at(&self->target, at);
+        const char *own = stream_at(&self->source, at);
+        int fits = to != NULL && (own == NULL || own == to || lie_apart(to, own, (size_t)(size * self->itemsize)));
         if (!fits)
             size = least(size, ROOM_BYTES / self->itemsize);
-        if (combine_all(self, block, start + done, done, size, fits ? here : room, error) < 0)
+        if (combine_all(self, block, at, self->taken, size, fits ? to : room, error) < 0)
             return -1;
         if (!fits)
-            stream_write(&self->target, start + done, start + done + size, room);
+            stream_write(&self->target, at, at + size, room);
+        *moved = 1;
     }
-    return 1;
+    return self->taken == count;
 }
 
 static int
 drain_combined(GroupCall *self, uint64_t block, int *moved, PyObject **error)
 {
-    int outcome = is_combined_alone(self) ? drain_alone(self, block, error) : 2;
+    int outcome = is_combined_alone(self) ? drain_alone(self, block, moved, error) : 2;
     if (outcome != 2)
         return outcome;
     Group *group = self->group;
@@ -596,18 +609,14 @@ drain_of_root(GroupCall *self, uint64_t block, int64_t start, int *moved)
 static int
 take_strips(GroupCall *self, uint64_t block, int64_t start, int64_t count, int *moved)
 {
-    const Group *group = self->group;
-    while (self->taken < count) {
-        int all = group_one_reached(group, ARRIVED, self->root, block + 1);
-        int64_t here = all ? count : least(group_filled(group, block, self->root) / self->itemsize, count);
-        if (here <= self->taken)
-            return 0;
+    int64_t here;
+    while (self->taken < count && (here = here_of(self, block, self->root, count)) > self->taken) {
         stream_write(&self->target, start + self->taken, start + here,
                      slot_of(self, block, 0) + self->taken * self->itemsize);
         self->taken = here;
         *moved = 1;
     }
-    return 1;
+    return self->taken == count;
 }
 
 static int
@@ -618,7 +627,7 @@ drain_broadcast(GroupCall *self, uint64_t block, int *moved)
     int64_t count = part_length(self, self->part, self->target.length);
     if (group->me == self->root)
         return drain_of_root(self, block, start, moved);
-    if (!group_one_reached(group, ARRIVED, self->root, block + 1) && !group_filled(group, block, self->root))
+    if (here_of(self, block, self->root, count) == 0 && count > 0)
         return 0;
     int64_t area = group_source(group, block, self->root).area;
     if (area == 0)

@@ -33,7 +33,7 @@ typedef struct {
     uint64_t ticket;
     uint64_t first; /* block of part 0 */
     int64_t filled, part;
-    int64_t taken; /* elements of a broadcast's part that are in the target */
+    int64_t taken; /* elements of a part that were taken before all of it had come */
     int started, combined; /* combined: the own share of `part` is; or fetched */
     int both_copy;         /* of a broadcast without slots: the root pushes, the others fetch */
 } GroupCall;
