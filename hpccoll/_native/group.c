@@ -820,10 +820,11 @@ goes_past(const GroupCall *self, int reduces)
     int pushes = self->code == BROADCAST && group->me == self->root;
     const Stream *written = pushes ? &self->source : &self->target;
     const char *from = stream_at(&self->source, 0), *to = stream_at(written, 0);
-    int64_t given = self->source.length * self->itemsize, taken = written->length * self->itemsize;
+    int64_t given = pushes ? 0 : self->source.length * self->itemsize, taken = written->length * self->itemsize;
+    group->moved += given + taken;
     if (taken < group->least_cold || to == NULL)
         return 0;
-    int past = group_is_cold(group, to, given, taken) /* in any case: it notes the call */
+    int past = group_is_cold(group, to) /* in any case: it notes the call */
                && (!reduces || from == NULL || lie_apart(from, to, (size_t)taken));
     group->past += past;
     return past;

@@ -218,11 +218,10 @@ group_reachable(Group *self, const char *at, int64_t nbytes)
 }
 
 int
-group_is_cold(Group *self, const char *at, int64_t given, int64_t taken)
+group_is_cold(Group *self, const char *at)
 {
     int64_t share = self->cache_bytes / self->members;
     Written *one = self->written, *oldest = self->written;
-    self->moved += given + taken;
     for (; one < self->written + MOST_WRITTEN && one->at != at; ++one)
         if (one->moved < oldest->moved)
             oldest = one;

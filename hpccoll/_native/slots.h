@@ -90,8 +90,8 @@ Offer group_locate(Group *self, const char *at, int64_t nbytes);
 Offer group_reachable(Group *self, const char *at, int64_t nbytes);
 /* Whether so many bytes are long enough for that. */
 int group_is_reached(const Group *self, int64_t nbytes);
-/* Notes a call that reads `given` bytes and writes `taken` from `at` on.  Whether no cache has the lines there, as far as
- * this group's calls tell: between the last one that wrote there and the end of this one they move more than fits. */
-int group_is_cold(Group *self, const char *at, int64_t given, int64_t taken);
+/* Notes that a call writes from `at` on, whose bytes are in `moved` already.  Whether no cache has the lines there, as far
+ * as this group's calls tell: between the last one that wrote there and the end of this one they move more than fits. */
+int group_is_cold(Group *self, const char *at);
 
 #endif

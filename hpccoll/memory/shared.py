@@ -7,6 +7,7 @@ count on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpccoll.errors import HpccollError, ResourceError
-from hpccoll.memory.segments import Segment, attach_segment, create_segment
+from hpccoll.memory.segments import Segment, attach_segment, create_segment, sweep
 from hpccoll.topology.layout import Layout
 from hpccoll.transports.base import Array
 
@@ -40,6 +41,7 @@ def open_shared(
     failed = False
     if rank == leader and not alone:
         try:
+            _swept(directory)
             segment = create_segment(nbytes, directory=directory, purpose=purpose)
             own = segment.path.encode()
         except HpccollError as error:
@@ -62,6 +64,12 @@ def open_shared(
             segment.close()
         raise ResourceError(f"rank {problem[0]}: {problem[1]}", rank=rank, suspects=(problem[0],))
     return segment
+
+
+@functools.cache
+def _swept(directory: str) -> None:
+    """Once for a process: takes away what programs left that were killed while they opened segments."""
+    sweep(directory)
 
 
 def _exchange(

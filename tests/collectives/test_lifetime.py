@@ -6,6 +6,10 @@ import ast
 import gc
 import inspect
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -259,3 +263,27 @@ def test_a_rank_that_misses_the_first_use_is_named(tmp_path: Path, missing: int)
         assert 2 <= float(seconds) < 6
         assert text.startswith(f"({missing},) ")
         assert f"rank {missing}" in text
+
+
+@pytest.mark.ranks(2)
+def test_what_a_killed_program_has_left_is_taken_away_by_the_next_one(world: MPI.Intracomm) -> None:
+    """Its ranks may be killed between making a segment and unlinking it."""
+    code = (
+        "import os, signal, sys\n"
+        "import mpi4py; mpi4py.rc.initialize = False\n"
+        "from hpccoll.memory.segments import create_segment\n"
+        "segment = create_segment(4096, directory=sys.argv[1], purpose='control')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    directory = world.bcast(tempfile.mkdtemp(dir="/dev/shm") if world.rank == 0 else None)
+    try:
+        if world.rank == 0:
+            subprocess.run([sys.executable, "-c", code, directory], check=False)
+            assert len(os.listdir(directory)) == 1
+        with hpccoll.Communicator(world, shm_dir=directory) as comm:
+            comm.Barrier()
+            assert os.listdir(directory) == []
+    finally:
+        world.Barrier()
+        if world.rank == 0:
+            shutil.rmtree(directory)
