@@ -226,9 +226,9 @@ group_is_cold(Group *self, const char *at)
         if (one->moved < oldest->moved)
             oldest = one;
     int known = one < self->written + MOST_WRITTEN;
-    int64_t since = known ? self->moved - one->moved : share + 1;
+    int is_cold = !known || self->moved - one->moved > share;
     *(known ? one : oldest) = (Written){at, self->moved};
-    return since > share;
+    return is_cold;
 }
 
 static PyObject *
