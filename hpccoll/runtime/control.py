@@ -181,18 +181,15 @@ class Control:
 
         Raises: Corrupted.
         """
-        same = True
-        for member in range(len(self.members) if self._checksum is not None else 0):
-            start = self._slot(sequence, member)
-            giver = self.members[member]
-            self._check(start, sequence, OF_HEAD, self._head(start), giver, "what it calls")
-        for member in range(len(self.members)):
-            start = self._slot(sequence, member)
-            other = self._buffer[start : start + FINGERPRINT_BYTES]
-            same = same and other == fingerprint and not other[REFUSED_BYTE]
-        if same:
+        # Read once: what is compared is what was checked.
+        heads = [self._head(sequence, member) for member in range(len(self.members))]
+        for member, head in enumerate(heads if self._checksum is not None else ()):
+            data = np.frombuffer(head, np.uint8)
+            start, giver = self._slot(sequence, member), self.members[member]
+            self._check(start, sequence, OF_HEAD, data, giver, "what it calls")
+        if all(head == fingerprint and not head[REFUSED_BYTE] for head in heads):
             return []
-        return [Called((rank,), *self._said(sequence, member)) for member, rank in enumerate(self.members)]
+        return [Called((rank,), *_said(head)) for rank, head in zip(self.members, heads, strict=True)]
 
     @property
     def room(self) -> int:
@@ -213,15 +210,6 @@ class Control:
         kind = OF_PAYLOAD if whole else OF_ELEMENTS
         giver = self.members[member]
         return self._check(start, sequence, kind, found.copy(), giver, "what travels with a call")
-
-    def _said(self, sequence: int, member: int) -> tuple[bytes, str]:
-        start = self._slot(sequence, member)
-        call = bytes(self._buffer[start : start + FINGERPRINT_BYTES])
-        if not call[REFUSED_BYTE]:
-            return call, ""
-        at = start + FINGERPRINT_BYTES
-        (length,) = struct.unpack_from("<H", self._buffer, at)
-        return call, bytes(self._buffer[at + 2 : at + 2 + min(length, TEXT_BYTES)]).decode(errors="replace")
 
     def _slot(self, sequence: int, member: int) -> int:
         number = self._half[sequence] * self._shape.members + member
@@ -293,14 +281,14 @@ class Control:
 
     # --- checksums ------------------------------------------------------------------------------
 
-    def _head(self, start: int) -> Array:
+    def _head(self, sequence: int, member: int) -> bytes:
         """Fingerprint and text of a slot."""
-        length = FINGERPRINT_BYTES
-        if self._buffer[start + REFUSED_BYTE]:
-            (said,) = struct.unpack_from("<H", self._buffer, start + FINGERPRINT_BYTES)
-            length += 2 + min(said, TEXT_BYTES)
-        head: Array = self._memory[start : start + length].copy()
-        return head
+        start = self._slot(sequence, member)
+        head = bytes(self._buffer[start : start + SUMS])
+        if not head[REFUSED_BYTE]:
+            return head[:FINGERPRINT_BYTES]
+        (said,) = struct.unpack_from("<H", head, FINGERPRINT_BYTES)
+        return head[: FINGERPRINT_BYTES + 2 + min(said, TEXT_BYTES)]
 
     def _tell(self, start: int, sequence: int, kind: int, data: Array) -> None:
         assert self._checksum is not None
@@ -409,3 +397,8 @@ class Control:
     def _read(self, at: int, room: int) -> bytes:
         (length,) = struct.unpack_from("<I", self._buffer, at)
         return bytes(self._buffer[at + 4 : at + 4 + min(length, room - 4)])
+
+
+def _said(head: bytes) -> tuple[bytes, str]:
+    """A head's fingerprint, and its text if there is one."""
+    return head[:FINGERPRINT_BYTES], head[FINGERPRINT_BYTES + 2 :].decode(errors="replace")
