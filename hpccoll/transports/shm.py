@@ -2,12 +2,14 @@
 
 An all-reduce of one block: every member copies in and arrives; combines its share of all slots, in member
 order, into the first slot (member 1 its own); when all have combined, copies the block out and leaves.  Each
-element is combined by one member only, hence the same bits everywhere.  Traffic of S bytes among P members:
-(5 P + 1) S read and written; a broadcast 2 P S, a reduce-scatter (3 P + 3) S, an all-gather (2 P + 2) S, an
-all-to-all 4 S (S of all members together), a scan 7 P S.  The engine (_native/group.c) does not copy in what
-a member combines or keeps itself, and puts what it combines into the target as well, or there only: an
-all-reduce is (5 P - 2) S there, a reduce-scatter (3 P - 1) S.  Of two members each that wants the results of
-a short all-reduce or reduce combines all of them itself, one hand-over earlier.
+element is combined by one member only, hence the same bits everywhere.  Of two members each that wants the
+results of a short all-reduce or reduce combines all of them itself, one hand-over earlier, and gets the same
+bits as NumPy's loops do not go by where elements lie (tests/unit/test_kernels.py).
+
+Traffic of S bytes among P members: (5 P + 1) S read and written; a broadcast 2 P S, a reduce-scatter
+(3 P + 3) S, an all-gather (2 P + 2) S, an all-to-all 4 S (S of all members together), a scan 7 P S.  The
+engine (_native/group.c) does not copy in what a member combines or keeps itself, and puts what it combines
+into the target as well, or there only: an all-reduce is (5 P - 2) S there, a reduce-scatter (3 P - 1) S.
 
 Where members offer their memory (`comm.empty`) nobody copies in, and in an all-reduce in which all do nobody
 copies out: (2 P + 2) S.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -184,3 +185,26 @@ def test_what_is_no_ufunc_is_refused() -> None:
         _core.logical_kernel("nand", 4)
     with pytest.raises(TypeError, match="callable"):
         _core.python_kernel(3, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("ufunc", [np.add, np.multiply, np.minimum, np.maximum])
+def test_bits_do_not_go_by_where_elements_lie(ufunc: np.ufunc, dtype: str) -> None:
+    """Two ranks that combine the same elements, each in its memory, get the same: zeros, NaN and tails."""
+    count, itemsize = 1003, np.dtype(dtype).itemsize
+    numbers = np.random.default_rng(1).normal(size=(2, 2, count))
+    given = (numbers[0] + 1j * numbers[1] if np.dtype(dtype).kind == "c" else numbers[0]).astype(dtype)
+    given[0, ::3], given[1, ::3], given[0, 1::9], given[1, 1::9] = 0.0, -0.0, -0.0, 0.0
+    given[0, 5::17], given[1, 7::19] = np.nan, -np.nan
+    found = set()
+    for left_at, target_at in itertools.product(range(0, 64, itemsize), repeat=2):
+        places = []
+        for at in (left_at, 0, target_at):
+            memory = np.empty(count * itemsize + 128, np.uint8)
+            begin = -memory.ctypes.data % 64 + at
+            places.append(memory[begin : begin + count * itemsize].view(dtype))
+        places[0][:], places[1][:] = given
+        with np.errstate(all="ignore"):
+            ufunc(places[0], places[1], out=places[2])
+        found.add(places[2].tobytes())
+    assert len(found) == 1
